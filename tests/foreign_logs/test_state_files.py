@@ -90,6 +90,38 @@ def test_a_cut_output_of_a_tool_neither_passes_nor_accuses(name: str, tmp_path: 
     assert judge_cut().verdict.accepted
 
 
+def test_a_cut_output_of_gpu_burn_shows_the_errors_of_a_gpu_and_which_lack_a_state(
+    tmp_path: Path,
+) -> None:
+    names = "".join(f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i})\n" for i in range(3))
+    figures = " - ".join(["560 (48210 Gflop/s)"] * 3)
+    rest = f"100.0%  proc'd: {figures}   errors: 0 - 17  (WARNING!)- 0   temps: 55 C\n\tGPU 0: OK\n"
+    cut = tmp_path / "burn.txt"
+    cut.write_text(names + rest)
+    one = judged(cut, expect=("gpu-burn.rate>=40",))
+    assert accused(one) == [("file:burn.txt", "1", "wrong-result")]
+    cut.write_text(names + rest.replace("17  (WARNING!)", "0 "))
+    one = judged(cut, expect=("gpu-burn.rate>=40",))
+    assert (one.verdict.state, accused(one)) == (State.INCONCLUSIVE, [])
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("0.2", True), ("0.8", False)])
+def test_nvbandwidth_is_cut_without_the_note_of_its_version(
+    version: str, tmp_path: Path, *, accepted: bool
+) -> None:
+    # output.cpp of NVIDIA/nvbandwidth v0.6: printInfo.
+    path = tmp_path / "n.txt"
+    text = f"nvbandwidth Version: v{version}\n\nRunning host_to_device_memcpy_ce.\n"
+    text += (
+        "           0         1\n 0     55.30     55.32\n\nSUM host_to_device_memcpy_ce 110.62\n"
+    )
+    path.write_text(text)
+    expect = ("nvbandwidth.host-to-device>=50",)
+    assert judged(path, expect=expect).verdict.accepted is accepted
+    path.write_text(f"{text}\nNOTE: The reported results may not reflect the platform.\n")
+    assert judged(path, expect=expect).verdict.accepted
+
+
 def test_an_error_of_fio_is_not_accepted(tmp_path: Path) -> None:
     # EILSEQ: other data than was written.
     text = (SAMPLES / "tools/gpu40-fio.json").read_text()

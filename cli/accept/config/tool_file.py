@@ -177,6 +177,13 @@ class PartsPlace:
     text: Annotated[Pointer | None, Doc("Where, from the object, a text explains a bad one.")] = (
         None
     )
+    errors: Annotated[
+        str,
+        Doc(
+            "With `line`: the text before the number of errors of each GPU, with ` - ` between, in "
+            "other lines. A GPU with errors is bad."
+        ),
+    ] = ""
     kind: Annotated[
         Pointer | None, Doc("Where, from the object, the kinds of errors of a bad one are.")
     ] = None
@@ -444,6 +451,7 @@ class ToolFile:
                 gpu=self.parts.gpu,
                 gpu_where=self.parts.gpu_where,
                 text=self.parts.text or "",
+                errors=self.parts.errors,
                 kind=self.parts.kind or "",
                 untested=self.parts.untested,
             )

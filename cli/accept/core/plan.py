@@ -199,6 +199,8 @@ class ToolParts:
     gpu_where: dict[str, str] = field(default_factory=dict)
     #: JSON Pointer, from the object, to the text that explains a bad one.
     text: str = ""
+    #: The text in a line before the numbers of errors of each GPU; empty: none.
+    errors: str = ""
     #: Pointer to the kinds of errors of a bad one, and those that say nothing about the part.
     kind: str = ""
     untested: tuple[str, ...] = ()

@@ -50,6 +50,8 @@ PLACEHOLDERS = {
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 #: What is between the numbers of two GPUs in a line.
 _BETWEEN = re.compile(r"\s+(?:-\s+)?")
+#: A number of errors, a note in parentheses after it, and what is before the next number.
+_ERRORS = re.compile(r"\s*(-?\d{1,20})\b\s*(?:\([^()]{1,40}\)\s*)?(-\s)?")
 _NO_END = re.compile(r"\{(?:_|state|unit)\}\{")
 _MARKED = re.compile(rb"tool (out|err)(?:@(\d{1,2}\.\d{1,3}))?(\+?)\| ?(.*)", re.DOTALL)
 
@@ -136,7 +138,8 @@ def parse_of_others(out: str, tool: Tool) -> Parsed:
     fact = Fact(name=ENDING.name, value={"exit": 0})
     metrics, problems = _results(tool, fact, out)
     bad = [*_bad_parts(tool, tool.parts, out)] if tool.parts else []
-    bad += _without_state(tool, metrics, out)
+    lacking = [*_without_state(tool, metrics, out)]
+    bad += [replace(problem, cause=Cause.PARTIAL_LOG) for problem in lacking]
     # One test of several leaves the figures of the others 0; a GPU with 0 is bad.
     metrics = [m for m in metrics if m.value or m.gpu] or metrics
     unread = () if metrics or bad else problems
@@ -270,14 +273,38 @@ def _bad_parts(tool: Tool, parts: ToolParts, out: str) -> Iterator[Problem]:
             continue
         named = gpu if gpu.isascii() and gpu.isdigit() and len(gpu) < 5 else None
         yield replace(_problem(tool, tool.cause, message), gpu=named)
+    accused = {one.get("gpu") for one in bad}
+    for gpu, errors in _errors(parts.errors, out).items():
+        if gpu not in accused:
+            yield replace(_problem(tool, tool.cause, f"GPU {gpu} has errors: {errors}"), gpu=gpu)
+
+
+def _errors(before: str, out: str) -> dict[str, str]:
+    """Return the GPUs that have errors in any line, with their last number of errors."""
+    found: dict[str, str] = {}
+    for line in out.splitlines() if before else ():
+        own = line[:_MOST_LINE]
+        position, gpu = own.find(before) + len(before), 0
+        while before in own and (one := _ERRORS.match(own, position)):
+            if int(one[1]):
+                found[str(gpu)] = one[1]
+            position, gpu = one.end(), gpu + 1
+            if not one[2]:
+                break
+    return found
 
 
 def _without_state(tool: Tool, metrics: Iterable[Metric], out: str) -> Iterator[Problem]:
     """Yield the GPUs that have figures, and no line with their state."""
-    line = tool.parts.line if tool.parts else ""
-    if "{gpu}" not in line:
+    parts = tool.parts
+    if parts is None or "{gpu}" not in parts.line:
         return
-    shown = {found["gpu"] for found in _lines(line, out)}
+    # Other lines may begin like these, such as those with the names of the GPUs.
+    shown = {
+        found["gpu"]
+        for found in _lines(parts.line, out)
+        if found["state"] in parts.good or _is_bad(parts, found["state"])
+    }
     for gpu in dict.fromkeys(m.gpu for m in metrics if m.gpu and m.gpu not in shown):
         yield _problem(tool, Cause.TOOL_UNUSABLE, f"GPU {gpu} has figures, but no state")
 

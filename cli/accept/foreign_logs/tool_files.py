@@ -24,6 +24,9 @@ _MAX_BYTES, _START = 4 << 20, 16384
 #: The text that nvbandwidth prints without `-j`, in the forms of 0.2 to 0.10: output.cpp,
 #: nvbandwidth.cpp and error_handling.h of NVIDIA/nvbandwidth.
 _NVBANDWIDTH = "nvbandwidth Version: "
+#: The text that ends with this line, and the versions that print no last line.
+_NVBANDWIDTH_END = "NOTE: The reported results"
+_NVBANDWIDTH_WITHOUT_END = re.compile(rf"{_NVBANDWIDTH}v0\.[1-5]\b")
 #: Lines that are read; a full run on eight GPUs prints about 700.
 _MAX_LINES = 20_000
 _RUNNING = re.compile(r"Running (\w{1,80})\.\s*$")
@@ -61,9 +64,13 @@ def _without_cut_line(text: str, tool: Tool) -> str:
     return text[: text.rfind("\n") + 1] if prints_lines else text
 
 
-def _is_cut(text: str, others: Others) -> bool:
-    last = text.splitlines()[-_LAST_LINES:]
-    return bool(others.ends) and not any(line.startswith(others.ends) for line in last)
+def _missing_end(text: str, others: Others) -> str:
+    """Return the line that an output should have near its end; empty: it has it, or needs none."""
+    start, ends = text[:_START], others.ends
+    if _NVBANDWIDTH in start and not _NVBANDWIDTH_WITHOUT_END.search(start):
+        ends = _NVBANDWIDTH_END
+    has_end = any(line.startswith(ends) for line in text.splitlines()[-_LAST_LINES:])
+    return "" if has_end else ends
 
 
 def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
@@ -74,12 +81,13 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
         return []
     others, tool = found
     text = _without_cut_line(content.decode("utf-8", "replace"), tool)
+    end = _missing_end(text, others)
     if _NVBANDWIDTH in text[:_START]:
         text = nvbandwidth_json(text)
     parsed = parse_of_others(text, tool)
     problems = parsed.problems
-    if _is_cut(text, others):
-        message = f"{tool.name}: its output has no line {others.ends!r} near its end"
+    if end:
+        message = f"{tool.name}: its output has no line {end!r} near its end"
         problems += (Problem(cause=Cause.PARTIAL_LOG, message=message, check=tool.name),)
     values: dict[str, list[float]] = {}
     for metric in parsed.metrics:
