@@ -148,6 +148,7 @@ class TestSuspects:
 
     def test_a_rail(self, folder: Path) -> None:
         assert suspects(judged(nccl_logs.rails(folder))) == set()
+        assert judged(folder, options=("--machine", "h100-8"))["part"] == ""
         assert suspects(judged(nccl_logs.rails(folder, bad=3))) == {("rail", "rail 3")}
 
     def test_the_smallest_slow_block_of_nested_blocks(self, folder: Path) -> None:

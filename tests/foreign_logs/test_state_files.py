@@ -155,8 +155,8 @@ def test_a_sample_is_recognized_by_content_and_not_by_name(
         ("nvidia-smi-q-gpu017.xml", "gpu017"),
         ("gpu017-dmesg.log.gz", "gpu017"),
         ("13-xid-45-previous/dev/kmsg", "13-xid-45-previous"),
-        ("dmesg.txt", "dmesg.txt"),
-        ("logs/dmesg.txt", "dmesg.txt"),
+        ("dmesg.txt", ""),
+        ("logs/dmesg.txt", ""),
     ],
 )
 def test_files_of_one_host_have_the_same_words_in_their_paths(path: str, words: str) -> None:
@@ -188,6 +188,21 @@ def test_a_file_that_names_no_host_accuses_a_file(
     kern_log(tmp_path / "messages", XID)
     others = {host for host in hosts if "gpu1" not in host}
     assert {host for host, *_ in accused(judged(tmp_path))} == {"gpu1", *others}
+
+
+@pytest.mark.parametrize("folder", ["gpu17", "logs"])
+def test_files_of_one_folder_are_of_one_host_however_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    own = tmp_path / folder
+    own.mkdir()
+    files = [dmesg(own / "dmesg.txt"), own / "nvidia-smi-q.xml"]
+    shutil.copy(HEALTHY, files[1])
+    monkeypatch.chdir(own)
+    for paths in ([own], files, ["."], [file.name for file in files]):
+        one = judged(*paths)
+        assert one.verdict.hosts == (f"files:{folder}",), paths
+    assert judged(".").verdict.attempt == folder
 
 
 UCX = "[1700000000.123456] [gpu01:31180:0]     ucp_context.c:1770 UCX  ERROR no usable transports"
@@ -369,6 +384,11 @@ def test_a_bound_for_one_test_does_not_pass_another(tmp_path: Path) -> None:
     both = ["script.ib-write-bw@8M>=45", "script.ib-read-lat<=3"]
     assert judged(tmp_path, expect=both, machine="cpu").verdict.state is State.PASS
     assert judged(tmp_path, expect=both[:1], machine="cpu").verdict.state is State.INCONCLUSIVE
+
+
+def test_a_verdict_on_the_state_of_a_host_names_no_part(tmp_path: Path) -> None:
+    shutil.copy(HEALTHY, tmp_path / "q.xml")
+    assert judged(tmp_path, machine="h100-8").verdict.part == ""
 
 
 def test_a_kernel_log_without_faults_does_not_change_the_verdict_on_logs(tmp_path: Path) -> None:

@@ -389,7 +389,7 @@ def _judge_logs(
 ) -> Judged:
     name = collective.replace("-", "_") if collective else None
     logs = to_run.load(paths, machine, limits, collective=name)
-    attempt = next(iter(paths)).name if len(paths) == 1 else f"{len(paths)} paths"
+    attempt = next(iter(paths)).resolve().name if len(paths) == 1 else f"{len(paths)} paths"
     plan, verdict = _judged(logs.plan, logs.records, expect, attempt, "")
     return Judged(
         verdict=verdict,

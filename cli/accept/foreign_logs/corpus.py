@@ -79,7 +79,7 @@ def _parts(path: Path, entry: Entry) -> tuple[str, ...]:
     These are the parts that the user wrote, if it is not an absolute path of a file.
     """
     if not entry.named:
-        return (path.name, *entry.parts)
+        return (path.resolve().name, *entry.parts)
     return path.parts if not path.is_absolute() else (path.name,)
 
 

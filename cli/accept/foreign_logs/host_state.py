@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TypeVar
 
 from accept.core.causes import Cause
@@ -135,7 +135,7 @@ def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def words_of(parts: Sequence[str]) -> str:
-    """Return the words in the path of a file that may be its host, else the name of the file.
+    """Return the words in the path of a file that may be its host; empty: there are none.
 
     `gpu017/dmesg.txt` and `nvidia-smi-q-gpu017.xml` have such words, `dmesg.txt` does not.
     """
@@ -149,7 +149,7 @@ def words_of(parts: Sequence[str]) -> str:
     for name in ("".join(words), *reversed(named)):
         if re.fullmatch(r"(?=.*[A-Za-z])[\w.:-]{1,100}", name, re.ASCII):
             return name
-    return plain(PurePath(parts[-1]).name, 100)
+    return ""
 
 
 #: The beginnings of labels of one file, and of those with the same words. A host has no colon.
@@ -171,15 +171,34 @@ def labelled(reports: Sequence[Report], hosts: Iterable[str]) -> list[Report]:
     The path of a file shows its host only if another file shows that there is such a host.
     """
     known = {*hosts, *(report.host for report in reports)}
+    folders = {id(r): folder for folder, own in _by_folder(reports) for r in own}
+    reports = [replace(r, words=r.words or folders.get(id(r), "")) for r in reports]
     alike = Counter(report.words for report in reports if not report.host)
 
     def host_of(report: Report) -> str:
-        if report.host or report.words in known:
-            return report.host or report.words
+        if report.host or not report.words:
+            return report.host or _label(report)
+        if report.words in known:
+            return report.words
         is_alone = alike[report.words] == 1 and report.words in PurePath(report.file).name
         return _label(report) if is_alone else f"{_FILES}{report.words}"
 
     return [replace(report, host=host_of(report)) for report in reports]
+
+
+def _by_folder(reports: Sequence[Report]) -> Iterator[tuple[str, list[Report]]]:
+    """Yield the files of one folder that describe one host, although no word in a path shows it.
+
+    Those are different kinds of files, such as `dmesg.txt` and `nvlink.txt`.
+    """
+    folders: dict[PurePath, list[Report]] = {}
+    for report in reports:
+        if not (report.host or report.words or report.kind in OF_FIGURES):
+            folders.setdefault(PurePath(report.file).parent, []).append(report)
+    for folder, own in folders.items():
+        is_of_one = len({report.kind for report in own}) == len(own)
+        if is_of_one and len({report.file for report in own}) > 1:
+            yield plain(folder.name or Path.cwd().name, 100), own
 
 
 def _is_generic(word: str) -> bool:

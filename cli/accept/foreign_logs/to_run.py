@@ -187,6 +187,15 @@ def _max_gpus(executions: Sequence[Execution]) -> int:
     return max((execution.count for execution in executions), default=0)
 
 
+def _gpus_used(executions: Sequence[Execution]) -> int:
+    """Return the largest number of different GPUs of one host that took part in any execution."""
+    gpus: dict[str, set[int]] = {}
+    for execution in executions:
+        for host, own in execution.gpus.items():
+            gpus.setdefault(host, set()).update(own)
+    return max(map(len, gpus.values()), default=0)
+
+
 def machine_of(name: str | None) -> Machine | None:
     """Return the machine that the user names, if any. Raises BadInput."""
     return config.load_machine(name).value if name else None
@@ -388,8 +397,8 @@ def _plan_and_records(
 
     `metric_names` are the metrics to keep besides bandwidth.
     """
-    most = _max_gpus(executions)
-    all_gpus = machine.gpus or most
+    all_gpus = machine.gpus or _max_gpus(executions)
+    used = _gpus_used(executions)
     known = [e for e in executions if e.check in checks.REGISTRY]
     unknown = [e for e in executions if e.check not in checks.REGISTRY]
     # A collective without a check is only planned if it failed, so that the failure is reported.
@@ -414,7 +423,7 @@ def _plan_and_records(
         suite="logs",
         nodes=None,
         steps=tuple(steps),
-        gpus_used=most if most < all_gpus else None,
+        gpus_used=used if 0 < used < all_gpus else None,
         origin=_origin(len(hosts), known, by_population),
     )
     unjudged = Counter(e.check or UNKNOWN for e in unknown)
