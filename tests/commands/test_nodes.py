@@ -10,7 +10,7 @@ from tests.factories import sample_evidence
 from tests.factories.blame_cases import BAD, CASES, Case, case
 from tests.factories.command_line import accept, refused
 
-from accept.commands.explain import explain
+from accept.commands.explain import explain, named
 from accept.report.data import Run
 
 
@@ -76,6 +76,14 @@ def test_each_blamed_part_has_its_executions_and_figures_as_a_node_has(name: str
         hosts = {partner.host for partner in one.partners if partner.bad}
         assert hosts <= {host for pair in suspect.pairs for host in pair.hosts}
         assert suspect.of_network or suspect.hosts[0] not in hosts
+
+
+@pytest.mark.parametrize("form", ["{0} | {1}", "{1} | {0}", "border {1} | {0}", "{0}_|_{1}"])
+def test_a_part_is_found_by_each_name_that_a_screen_prints_in_either_order(form: str) -> None:
+    verdict = case("border").verdict
+    (name,) = (suspect.name for suspect in verdict.suspects)
+    assert named(verdict, form.format(*name.split(" | "))) == name
+    assert named(verdict, f"h1 | {name}") == f"h1 | {name}"
 
 
 def test_explain_is_a_command_and_names_the_nearest_node(run: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.blame_cases import BAD
+from tests.factories.blame_cases import BAD, case
 from tests.factories.reported_runs import HOSTILE, reported
 from tests.factories.verdicts import gpus, inventory_of
 
@@ -299,6 +299,22 @@ def test_there_is_no_ticket_about_what_is_not_accused(
     with pytest.raises(BadInput) as refused:
         commands.do_ticket("last", node, Terminal(), fabric=fabric, redact=False)
     assert refused.value.code is code
+
+
+def test_a_ticket_about_a_part_takes_the_name_that_the_screen_prints_in_either_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = case("border")
+    judged = Judged(
+        verdict=found.verdict, plan=found.plan, records=found.records, folder=tmp_path / "e"
+    )
+    monkeypatch.setattr(commands, "judge_path", lambda *_, **__: judged)
+    monkeypatch.chdir(tmp_path)
+    sides = found.verdict.suspects[0].name.split(" | ")
+    name = f"border {sides[1]} | {sides[0]}"
+    assert commands.do_ticket("last", name, Terminal(), fabric=False, redact=False) == 0
+    (text,) = Path(tmp_path).rglob("*.md")
+    assert text.read_text().startswith(f"# {' | '.join(sides)}".replace("|", "\\|"))
 
 
 def test_a_ticket_about_the_network_lists_its_bad_pairs(tmp_path: Path) -> None:

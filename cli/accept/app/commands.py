@@ -740,7 +740,8 @@ def ticket(
     *,
     run: EvidenceArgument,
     node: Annotated[
-        str | None, argument("NODE", "A bad node of the run.", complete.run_hosts)
+        str | None,
+        argument("NODE", "A bad node of the run, or a part as for explain.", complete.run_hosts),
     ] = None,
     fabric: Annotated[
         bool, Panel.OTHER.flag("--fabric", "The network between nodes instead of a node.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -151,6 +152,7 @@ class _Subject:
 def do_explain(name: str, subject: str, terminal: Terminal, by: GivenBounds) -> int:
     """Print the evidence for and against a node or part."""
     judged = judge_path(name, expect=by.expect, machine=by.machine)
+    subject = named(judged.verdict, subject)
     explanation = explain(judged.run, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
@@ -177,6 +179,24 @@ def _check(subject: str, names: Sequence[str], name: str) -> None:
             hint=f"{did_you_mean(subject, names)}all nodes: "
             f"{command_line('accept', 'show', 'nodes', name)}",
         )
+
+
+def named(verdict: Verdict, text: str) -> str:
+    """Return the name of the node or part that a user names as a screen does; unknown: the text.
+
+    The screen prints "link h1 - h2" and, for scripts, "h1_-_h2"; the user may swap the two sides.
+    """
+    if text in node_lists(verdict).states:
+        return text
+    for one in verdict.suspects:
+        if _sides(one.name) in (_sides(text), _sides(text.removeprefix(f"{one.kind} "))):
+            return one.name
+    return text
+
+
+def _sides(name: str) -> frozenset[str]:
+    """Return the sides of a link or border, or the whole name of another part."""
+    return frozenset(re.split("_[-|]_", name.replace(" ", "_")))
 
 
 def explain(run: Run, subject: str, name: str = "") -> Explanation:

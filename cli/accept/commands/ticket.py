@@ -13,7 +13,7 @@ from shlex import quote
 
 from accept import backends
 from accept.backends.remote import Reach, Reply, last_line
-from accept.commands.explain import check_node, explain
+from accept.commands.explain import check_node, explain, named
 from accept.commands.judged import OF_EVIDENCE, GivenBounds, Judged, judge_path
 from accept.commands.next_steps import out_of_service, suspects_at
 from accept.commands.order import read_run
@@ -85,7 +85,13 @@ def do_ticket(
             "your runs: accept list runs",
         )
     judged = judge_path(name, expect=by.expect, machine=by.machine)
+    part = named(judged.verdict, node) if node else ""
+    parts = tuple(s for s in judged.verdict.suspects if s.name == part)
+    if parts:
+        # The ticket about a part of a node is that of the node.
+        node = None if parts[0].of_network else parts[0].hosts[0]
     suspects = _suspects(judged, node, name)
+    suspects = tuple(s for s in suspects if s in parts) if node is None and parts else suspects
     if judged.folder is None and not judged.logs:
         raise BadInput(
             "there is no folder for the ticket, and no logs for it",
@@ -102,6 +108,7 @@ def do_ticket(
         judged.folder,
         suspects,
         node=node,
+        title=part or "fabric",
         nodes=saved_nodes(judged.run_folder),
         settings=_settings(judged.run_folder),
         redact=redact,

@@ -86,6 +86,8 @@ class TicketWriter:
     _: KW_ONLY
     #: None: the ticket is about the network.
     node: str | None
+    #: Name of its subject, for its files.
+    title: str = "fabric"
     #: The cluster's records of the run's nodes.
     nodes: Mapping[str, SavedNode]
     settings: repro.Settings
@@ -154,7 +156,7 @@ class TicketWriter:
             # The programs contain nothing about the run, so they are not redacted.
             cleaned |= {SCRIPT: self._clean(script), **repro.programs()}
         cleaned[TEXT] = "\n".join(self._text(sorted(cleaned), has_script=bool(script))) + "\n"
-        name = self._clean(self.node) if self.node else "fabric"
+        name = self._clean(self.node or self.title)
         return Ticket(
             name=re.sub(r"[^A-Za-z0-9_-]+", "_", plain(name, 80)).strip("_") or "node",
             files={path: text.encode() for path, text in cleaned.items()},
@@ -239,7 +241,8 @@ class TicketWriter:
         for suspect, fault in zip(self.suspects, self._faults, strict=True):
             meaning = suspect.cause.row.meaning
             yield f"- {show(fault.component, 200)}: {meaning}; {show(suspect.why, 1000)}"
-            for more in filter(None, (suspect.around, suspect.innocent)):
+            innocent = suspect.innocent and f"NOT {suspect.innocent}"
+            for more in filter(None, (suspect.around, innocent)):
                 yield f"  {show(more, 1000)}"
             yield f"- requested action: {fault.action} (owner: {suspect.cause.row.owner})"
             kind = f"{fault.kind}, " if fault.kind else ""
