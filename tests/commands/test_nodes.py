@@ -32,8 +32,14 @@ def test_nodes_are_listed_by_state_one_per_line(run: Path) -> None:
     assert lists == {"good": ["h0"], "bad": [], "untested": []}
 
 
+def test_nodes_are_judged_by_the_machine_and_the_thresholds_given(run: Path) -> None:
+    assert accept("show", "nodes", run, "--good", "--expect", "all-reduce>=1e6").out == ""
+    refused("show", "nodes", run, "--machine", "nonsense", error="E-MACHINE-UNKNOWN")
+
+
 def test_states_are_options_of_nodes_only() -> None:
     refused("show", "check", "gemm", "--good", error="E-USAGE")
+    refused("show", "check", "gemm", "--expect", "gemm>=1", error="E-USAGE")
 
 
 def test_a_bad_node_has_counts_for_and_against_it_and_the_figures_of_the_model() -> None:

@@ -662,11 +662,17 @@ def show(
         ),
     ] = False,
     machine: Annotated[
-        str,
+        str | None,
         Panel.OTHER.option(
-            "NAME", "suite: machine of its estimated times.", completion=complete.machines
+            "NAME",
+            "suite: machine of its estimated times, default a4-highgpu-8g; nodes: machine to "
+            "compare with, as for judge.",
+            completion=complete.machines,
         ),
-    ] = "a4-highgpu-8g",
+    ] = None,
+    expect: Annotated[
+        list[str] | None, Panel.OTHER.option("BOUND", "nodes: threshold, as for judge.")
+    ] = None,
     nodes: Annotated[
         int, Panel.OTHER.option("N", "suite: nodes of its estimated times.", least=1)
     ] = 64,
@@ -677,17 +683,20 @@ def show(
     from accept.commands import nodes as node_commands
 
     states = [state for state, chosen in zip(_STATES, (good, bad, untested), strict=True) if chosen]
+    by = BoundsOptions(machine=machine, expect=expect).given()
     if what is Shown.NODES and commands:
-        return node_commands.do_show_commands(name, output.terminal())
+        return node_commands.do_show_commands(name, output.terminal(), by)
     if what is Shown.NODES:
-        return node_commands.do_show_nodes(name, output.terminal(), states=states, fold=folded)
-    if states or folded or commands:
+        return node_commands.do_show_nodes(name, output.terminal(), by, states=states, fold=folded)
+    if states or folded or commands or expect:
         raise BadInput(
-            "--good, --bad, --untested, --folded and --commands are for the nodes of a run",
+            "--good, --bad, --untested, --folded, --commands and --expect are for the nodes of a "
+            "run",
             code=Code.USAGE,
             hint="accept show nodes last --good",
         )
-    return catalog.do_show(what, name, output.terminal(), machine=machine, nodes=nodes)
+    usual = machine or "a4-highgpu-8g"
+    return catalog.do_show(what, name, output.terminal(), machine=usual, nodes=nodes)
 
 
 @_command

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accept.commands.judged import judge_path
+from accept.commands.judged import GivenBounds, judge_path
 from accept.commands.next_steps import out_of_service
 from accept.core.errors import Exit
 from accept.core.judge.summary import node_lists
@@ -13,12 +13,14 @@ from accept.core.text import folded, plain
 from accept.report.console import Table, Terminal
 
 
-def do_show_nodes(name: str, terminal: Terminal, *, states: Sequence[str], fold: bool) -> int:
+def do_show_nodes(
+    name: str, terminal: Terminal, by: GivenBounds, *, states: Sequence[str], fold: bool
+) -> int:
     """Print the nodes of a run: those in `states`, one per line, or all with their states.
 
     With `fold`, the nodes of a state are one host list, such as node[01-16].
     """
-    verdict = judge_path(name, expect=()).verdict
+    verdict = judge_path(name, expect=by.expect, machine=by.machine).verdict
     lists = node_lists(verdict)
     by_state: dict[str, tuple[str, ...]] = vars(lists)
     if states:
@@ -47,9 +49,9 @@ class NodeCommands:
     commands: tuple[str, ...]
 
 
-def do_show_commands(name: str, terminal: Terminal) -> int:
+def do_show_commands(name: str, terminal: Terminal, by: GivenBounds) -> int:
     """Print commands that take the bad nodes of a run out of service. They are not executed."""
-    judged = judge_path(name, expect=())
+    judged = judge_path(name, expect=by.expect, machine=by.machine)
     commands = out_of_service(judged)
     if not commands:
         bad = node_lists(judged.verdict).bad
