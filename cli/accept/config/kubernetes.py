@@ -476,9 +476,10 @@ class Kubernetes(ClusterSettings):
                 check_mount(str(source.get("path", "")), path)
 
 
-#: A bucket, and a character of a path in it. https://cloud.google.com/storage/docs/buckets#naming
-_BUCKET = r"(?:gs|s3|az)://[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
+#: A character of a URL, and a bucket, before which a secret has an error of its own.
+#: https://cloud.google.com/storage/docs/buckets#naming
 _OF_URL = r"""[^\s\x00-\x1f\x7f"'`$\\|;&<>(){}*!#]"""
+_BUCKET = rf"(?:gs|s3|az)://(?:{_OF_URL}*@)?[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
 
 
 @dataclass(frozen=True, kw_only=True)

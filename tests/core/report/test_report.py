@@ -103,7 +103,8 @@ def test_the_screen_of_a_failed_run_has_reason_figures_and_action() -> None:
 
 
 def test_a_user_can_accept_a_run_without_its_bad_nodes() -> None:
-    verdict = run_of(gpu_plan(PAIRS), *measured(PAIRS, EIGHT, slow("h5")))
+    bounded = gpu_plan(PAIRS, references=(replace(FLOOR, lower=1.0),))
+    verdict = run_of(bounded, *measured(PAIRS, EIGHT, slow("h5")))
     assert (verdict.state, verdict.exit) == (State.DEGRADED, 3)
     assert tolerated(verdict, 0) == verdict
     accepted = tolerated(verdict, 1)

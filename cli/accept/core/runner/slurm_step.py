@@ -44,7 +44,13 @@ PYXIS_ENV = {
     "MELLANOX_VISIBLE_DEVICES": "all",
 }
 #: Codes of failures that only a job can detect.
-_OWN_CODES = (Code.SLURM_LAUNCHER, Code.SLURM_RANKS, Code.RESUME_NOT_SENT, Code.OUTPUT_TOO_LONG)
+_OWN_CODES = (
+    Code.SLURM_JOB_FAILED,
+    Code.SLURM_LAUNCHER,
+    Code.SLURM_RANKS,
+    Code.RESUME_NOT_SENT,
+    Code.OUTPUT_TOO_LONG,
+)
 #: Message of srun if it cannot reach the daemon of a node.
 _NOT_LAUNCHED = re.compile(r"Task launch for \S+ failed on node ([\w.-]+): ([^\n]*)")
 
@@ -116,7 +122,8 @@ class Failure(NotStarted):
     @property
     def line(self) -> str:
         """Return it as one line for the login node: the code, unless usual, and the message."""
-        usual = self.code is Code.SLURM_JOB_FAILED
+        first, _, _ = self.message.partition(" ")
+        usual = self.code is Code.SLURM_JOB_FAILED and first not in _OWN_CODES
         return self.message if usual else f"{self.code} {self.message}"
 
     @staticmethod
