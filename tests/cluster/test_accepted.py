@@ -16,7 +16,7 @@ Make = Callable[..., Lab]
     ("venv", "version", "hosts"),
     [
         pytest.param(VENV, 5, 6, id="mpi-5.0"),
-        pytest.param(VENV_MPI4, 4, 4, id="mpi-4.1", marks=pytest.mark.smoke),
+        pytest.param(VENV_MPI4, 4, 4, id="mpi-4.1"),
     ],
 )
 def test_good_hosts_are_accepted(make_lab: Make, venv: Path, version: int, hosts: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-import pytest
 from tests.cluster.network import bits
 from tests.cluster.runs import CONNECT, PAIRS, VENV, Started
 from tests.cluster.slurm.login import Login
@@ -20,7 +19,6 @@ exec {{srun}} --nodes 2 sh -c '{_TASK.format("direct")}; exit 9'
 """
 
 
-@pytest.mark.smoke
 def test_srun_uses_the_chosen_nodes_of_an_allocation(make_login: Callable[..., Login]) -> None:
     login = make_login()
     hosts, slow = login.hosts, login.host("n1")

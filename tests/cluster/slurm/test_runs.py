@@ -99,7 +99,6 @@ def test_a_drained_node_is_not_tested_in_any_output(make_login: Make) -> None:
     login.evidence_holds(done)
 
 
-@pytest.mark.smoke
 @pytest.mark.fault(Fault.HOST_LOST, BackEnd.SLURM)
 def test_a_node_that_dies_in_a_step_is_named_and_the_others_go_on(
     make_login: Make, fault_record: FaultRecord
