@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import tarfile
@@ -105,6 +106,16 @@ class TestSuspects:
         options = ("--expect", "all-reduce@4G>=1", "--expect", "alltoall@4G>=1", "--max-bad", "1")
         verdict = judged(folder, options=options)
         assert (verdict["state"], verdict["exit"]) == ("degraded", 0)
+
+    def test_the_suggested_bounds_are_those_that_all_others_reach(self, folder: Path) -> None:
+        verdict = judged(corpus(folder, slow("node3", share=0.5), all_nodes=False))
+        messages = [f["message"] for check in verdict["checks"] for f in check["findings"]]
+        options = re.findall("(--expect) '(.+?)'", "\n".join(messages))
+        bounds = [word for option in options for word in option]
+        assert len(bounds) == 4
+        verdict = judged(folder, options=(*bounds, "--max-bad", "1"))
+        assert (verdict["state"], verdict["exit"]) == ("degraded", 0)
+        assert all(float(bound.partition("=")[2]) > 10 for bound in bounds[1::2])
 
     def test_two_slow_nodes_that_met(self, folder: Path) -> None:
         verdict = judged(corpus(folder, slow("node3", "node6", share=0.8)))

@@ -386,6 +386,24 @@ def test_a_bound_for_one_test_does_not_pass_another(tmp_path: Path) -> None:
     assert judged(tmp_path, expect=both[:1], machine="cpu").verdict.state is State.INCONCLUSIVE
 
 
+def suggested(one: Judged) -> str:
+    (bound,) = re.findall("--expect '(.+?)'", texts(one))
+    return str(bound)
+
+
+def test_figures_of_a_network_claim_nothing_about_gpus_and_reach_the_suggested_bound() -> None:
+    path = SAMPLES / "perftest/gpu32-ib-write-bw.txt"
+    one = judged(path, expect=(suggested(judged(path)),))
+    assert (one.verdict.state, one.verdict.gpu_tested) == (State.PASS, False)
+    above = judged(path, expect=("script.ib-write-bw@64K>=1000",))
+    assert "GB/s is outside >= 1000 GB/s" in texts(above)
+
+
+def test_a_suggested_bound_is_not_what_a_bad_gpu_reached() -> None:
+    bound = suggested(judged(SAMPLES / "tools/gpu45-nvbandwidth-slow.json"))
+    assert bound == "nvbandwidth.host-to-device>=55"
+
+
 def test_a_verdict_on_the_state_of_a_host_names_no_part(tmp_path: Path) -> None:
     shutil.copy(HEALTHY, tmp_path / "q.xml")
     assert judged(tmp_path, machine="h100-8").verdict.part == ""

@@ -330,8 +330,9 @@ NO_BOUND_EXAMPLE = "; add one: --expect "
 
 
 def no_bound(reason: str, expectation: str) -> str:
-    """Return that a check has no bound, with an example of an expectation."""
-    return f"no bound on this machine{reason}{NO_BOUND_EXAMPLE}'{expectation}'"
+    """Return that a check has no bound, with an example of an expectation; empty: none."""
+    example = f"{NO_BOUND_EXAMPLE}'{expectation}'" if expectation else ""
+    return f"no bound on this machine{reason}{example}"
 
 
 def unmeasured(bound: Reference) -> str:
@@ -343,7 +344,10 @@ def compared(
     bound: Reference, size: int | None, value: float, bad: int, of: int, noun: str, where: str
 ) -> str:
     """Return the worst value of groups or devices, how many are bad, and the bound."""
-    text = f"{bound.metric}{_at(size)} of {number(value)} {bound.unit} is "
+    shown = number(value)
+    if bad and shown in map(number, filter(None, (bound.lower, bound.upper))):
+        shown = f"{value:.8g}"
+    text = f"{bound.metric}{_at(size)} of {shown} {bound.unit} is "
     text += f"{'outside' if bad else 'within'} {bound_text(bound)}"
     larger = bound.size if bound.size != size else None
     text += _at(larger)

@@ -16,7 +16,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.plan import GroupKind
 from accept.core.records import Problem, Record
 from accept.core.serde import param
-from accept.core.text import format_size, host_list, number
+from accept.core.text import format_size, host_list, met_bound, number
 from accept.core.verdict import Finding
 
 
@@ -45,9 +45,12 @@ def _without_bound(evidence: Evidence) -> Iterator[Finding]:
         metrics = [metric for record in evidence.of_step(step) for metric in record.metrics]
         if metrics and bounded.isdisjoint(metric.name for metric in metrics):
             one = metrics[0]
+            values = [m.value for m in metrics if (m.name, m.size) == (one.name, one.size)]
             size = f"@{format_size(one.size)}" if one.size else ""
-            sign = "<=" if BETTER_BY_UNIT.get(one.unit) is Better.LOWER else ">="
-            example = f"script.{one.name}{size}{sign}{number(one.value)}"
+            is_lower = BETTER_BY_UNIT.get(one.unit) is Better.LOWER
+            worst = (max if is_lower else min)(values)
+            bound = f"{'<=' if is_lower else '>='}{met_bound(worst, upper=is_lower)}"
+            example = f"script.{one.name}{size}{bound}" if worst > 0 else ""
             yield bounds.no_bound_finding("script", example)
 
 

@@ -75,7 +75,9 @@ def judge(
     gpu_tested = hosts.gpu_tested(plan, records)
     # An optional check that did not run must not hide that no check detected a GPU.
     passed = State.PASS in (worst_state(v.state for v in verdicts), _overall(verdicts, ""))
-    if plan.machine.gpus != 0 and not gpu_tested and passed:
+    # Files of others about something else, such as a network test, claim nothing about GPUs.
+    of_gpus = not plan.origin or any(coverage.loads_gpus(step, checks) for step in plan.steps)
+    if plan.machine.gpus != 0 and not gpu_tested and passed and of_gpus:
         verdicts.append(hosts.no_gpu_seen())
     covered = coverage.coverage(plan, records, found, checks)
     if nics := coverage.nics_verdict(plan, covered, found, checks):

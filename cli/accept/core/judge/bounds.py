@@ -80,7 +80,7 @@ def verdicts_without_step(plan: Plan) -> Iterator[CheckVerdict]:
 
 
 def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
-    """Return the finding that a check has no bound; `expectation` is an example of one."""
+    """Return the finding that a check has no bound; `expectation` is an example; empty: none."""
     text = sentences.no_bound(reason, expectation)
     cause = Cause.NO_REFERENCE
     return finding(check, Judgement.ABSOLUTE, State.INCONCLUSIVE, text, cause=cause)
@@ -367,6 +367,8 @@ def _finding(check: str, bound: Reference, rows: Sequence[Row]) -> Finding:
     pick = max if only_too_high and bound.upper is not None else min
     worst = pick(bad or rows, key=lambda row: row.value or 0.0)
     value, size = worst.value or 0.0, worst.nominal_size if is_smaller else bound.size
+    # The expectation for a metric of a script has no unit.
+    bound = replace(bound, unit=bound.unit or worst.unit)
     noun, where = "devices", worst.device
     if worst.rank is None:
         noun, where = "groups", host_list(worst.hosts)

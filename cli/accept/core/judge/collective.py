@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from accept.core.catalog.metrics import WRONG
@@ -49,6 +49,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
         *paused,
     ]
     required = "" if promised else "results correct; no speed target"
+    accused: set[str] = set()
     if promised or not measure.inverse:
         effects = evidence.effects
         if effects is None or measure.inverse:
@@ -76,7 +77,7 @@ def judge(evidence: Evidence, measure: Measure = BANDWIDTH, noise: float = 0.0) 
     verdict = judged.verdict
     single_rank = len(evidence.hosts) == 1 and all(r.ranks == 1 for r in evidence.records)
     single_rank = single_rank and not bounded and verdict.state is State.PASS
-    missing = _no_bound_finding(evidence, results, measure, single_rank=single_rank)
+    missing = _no_bound_finding(evidence, results, measure, accused, single_rank=single_rank)
     verdict = replace(with_finding(verdict, missing), optional=verdict.optional or single_rank)
     return judged._replace(verdict=verdict)
 
@@ -255,7 +256,12 @@ def _has_bound(evidence: Evidence, bound_findings: Sequence[Finding]) -> bool:
 
 
 def _no_bound_finding(
-    evidence: Evidence, results: Table, measure: Measure, *, single_rank: bool
+    evidence: Evidence,
+    results: Table,
+    measure: Measure,
+    accused: Set[str],
+    *,
+    single_rank: bool,
 ) -> Finding:
     check = evidence.check
     if single_rank:
@@ -263,19 +269,22 @@ def _no_bound_finding(
         text = "one rank has no peer: nothing between GPUs or nodes was tested"
         return finding(check, Judgement.ABSOLUTE, State.NOT_TESTED, text)
     top = max((row.nominal_size or 0 for row in results), default=0)
-    most = max((row.nodes for row in results), default=0)
-    at_top = [r.value for r in results if r.nominal_size == top and r.nodes == most and r.value]
+    # An example is a bound that all groups of whole hosts reach, except those of accused hosts.
+    at_top = [
+        row.value
+        for row in results
+        if row.nominal_size == top and row.value and not row.ranks and accused.isdisjoint(row.hosts)
+    ]
     if measure.inverse:
         top = min((planned_sizes(s)[0] for s in evidence.steps if planned_sizes(s)), default=top)
-    at = f"@{format_size(top)}" if top else ""
-    # An example is a command that works.
-    value = (min if measure.inverse else max)(at_top, default=1.0)
+    value = (max if measure.inverse else min)(at_top, default=0.0)
     bound = f"{'<=' if measure.inverse else '>='}{met_bound(value, upper=measure.inverse)}"
+    example = f"{check}@{format_size(top)}{bound}" if top and value else ""
     sizes = " or ".join(map(format_size, bounds.other_sizes(evidence, measure.metric)))
     reason = f" at this size; measure also {sizes}" if sizes else " at this number of nodes"
     if bounds.measured_by_another_program(evidence):
         reason = " for torch, which measured it (its bounds are for nccl-tests)"
-    return bounds.no_bound_finding(check, f"{check}{at}{bound}", reason)
+    return bounds.no_bound_finding(check, example, reason)
 
 
 # Columns of the results table

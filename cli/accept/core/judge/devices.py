@@ -225,9 +225,11 @@ def _without_measurement(
     check = evidence.check
     if not any(f.cause is not Cause.NO_MEASUREMENT for f in bounded):
         name = measured.needed[0]
-        values = (m.value for record in evidence.records for m in record.metrics if m.name == name)
-        lowest = met_bound(min(values, default=1.0))
-        yield bounds.no_bound_finding(check, f"{check}.{name}>={lowest}")
+        values = [m.value for record in evidence.records for m in record.metrics if m.name == name]
+        example = (
+            f"{check}.{name}>={met_bound(min(values))}" if min(values, default=0.0) > 0 else ""
+        )
+        yield bounds.no_bound_finding(check, example)
     for bound in bounds.bounds_of(evidence):
         if bound.kind is not BoundKind.EXPECTATION and bound.metric not in known:
             yield bounds.unmeasured_finding(check, bound)

@@ -6,7 +6,7 @@ as collectives between two hosts, each NIC as one of the GPUs that took part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -28,7 +28,7 @@ from accept.core.judge.suspects import from_problems
 from accept.core.plan import BoundKind, GroupKind, ToolResult
 from accept.core.records import Fact, Problem, Record
 from accept.core.table import Measure, rows_of
-from accept.core.text import count, number, value_range
+from accept.core.text import count, met_bound, number, value_range
 from accept.core.tool_output import ENDING
 from accept.core.verdict import Finding, State, Suspect
 
@@ -45,7 +45,8 @@ def judge(evidence: Evidence) -> Judged:
         for name, one in results.items()
         if name in values and values[name].values
     ]
-    findings, suspects = [*_without_bound(evidence, results)], [*_failed(evidence)]
+    problems = [problem for one in results.values() for problem in _bad(evidence, one)]
+    findings, suspects = [*_without_bound(evidence, results, problems)], [*_failed(evidence)]
     for result in results.values():
         own, accused = _between_hosts(evidence, result)
         findings += [*own, *_together(evidence, result)]
@@ -53,7 +54,7 @@ def judge(evidence: Evidence) -> Judged:
     peers = [name for name, one in results.items() if one.noise]
     return conclude(
         evidence,
-        problems=[p for one in results.values() for p in _bad(evidence, one)],
+        problems=problems,
         suspects=suspects,
         findings=findings,
         measured="; ".join(measured),
@@ -186,8 +187,13 @@ def _client(record: Record, names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(names[host] for host in record.hosts[:1] if host in names)
 
 
-def _without_bound(evidence: Evidence, results: dict[str, ToolResult]) -> Iterator[Finding]:
-    """Yield a finding if nothing separates good results from bad ones."""
+def _without_bound(
+    evidence: Evidence, results: dict[str, ToolResult], problems: Iterable[Problem]
+) -> Iterator[Finding]:
+    """Yield a finding if nothing separates good results from bad ones.
+
+    Its example of a bound is what all results reach that have no problem.
+    """
     bounded = {
         bound.metric
         for bound in bounds.bounds_of(evidence)
@@ -198,7 +204,11 @@ def _without_bound(evidence: Evidence, results: dict[str, ToolResult]) -> Iterat
     rows = [row for row in evidence.table.rows if row.metric in results and row.value]
     promised = evidence.plan.machine.speed_promised
     if rows and promised and bounded.isdisjoint(results) and not compared:
-        one = min(rows, key=lambda row: (row.metric != rows[0].metric, row.score or 0.0))
-        sign = "<=" if one.score != one.value else ">="
-        example = f"{evidence.check}.{one.metric}{sign}{number(one.value or 0.0)}"
+        bad, example = {(p.host, p.rank, p.gpu) for p in problems}, ""
+        good = [row for row in rows if (row.host, row.rank, row.gpu) not in bad]
+        if good:
+            one = min(good, key=lambda row: (row.metric != good[0].metric, row.score or 0.0))
+            is_lower = one.better is Better.LOWER
+            bound = met_bound(one.value or 0.0, upper=is_lower)
+            example = f"{evidence.check}.{one.metric}{'<=' if is_lower else '>='}{bound}"
         yield bounds.no_bound_finding(evidence.check, example)
