@@ -203,6 +203,10 @@ def test_files_of_one_folder_are_of_one_host_however_they_are_named(
         one = judged(*paths)
         assert one.verdict.hosts == (f"files:{folder}",), paths
     assert judged(".").verdict.attempt == folder
+    # Other GPUs are of another host.
+    links = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n"
+    (own / "nvlink.txt").write_text(links)
+    assert len(judged(*files, "nvlink.txt").verdict.hosts) == 3
 
 
 UCX = "[1700000000.123456] [gpu01:31180:0]     ucp_context.c:1770 UCX  ERROR no usable transports"

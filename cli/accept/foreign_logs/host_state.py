@@ -189,16 +189,18 @@ def labelled(reports: Sequence[Report], hosts: Iterable[str]) -> list[Report]:
 def _by_folder(reports: Sequence[Report]) -> Iterator[tuple[str, list[Report]]]:
     """Yield the files of one folder that describe one host, although no word in a path shows it.
 
-    Those are different kinds of files, such as `dmesg.txt` and `nvlink.txt`.
+    Those are different kinds of files, such as `dmesg.txt` and `nvlink.txt`, with the same GPUs.
     """
-    folders: dict[PurePath, list[Report]] = {}
+    here, folders = Path.cwd(), dict[Path, list[Report]]()
     for report in reports:
         if not (report.host or report.words or report.kind in OF_FIGURES):
-            folders.setdefault(PurePath(report.file).parent, []).append(report)
+            folders.setdefault(here / PurePath(report.file).parent, []).append(report)
     for folder, own in folders.items():
-        is_of_one = len({report.kind for report in own}) == len(own)
+        uuids = [one for r in own if (one := {gpu.uuid for gpu in r.gpus if gpu.uuid})]
+        same_gpus = all(one & uuids[0] for one in uuids)
+        is_of_one = same_gpus and len({report.kind for report in own}) == len(own)
         if is_of_one and len({report.file for report in own}) > 1:
-            yield plain(folder.name or Path.cwd().name, 100), own
+            yield plain(folder.name, 100), own
 
 
 def _is_generic(word: str) -> bool:
