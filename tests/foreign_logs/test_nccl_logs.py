@@ -117,6 +117,14 @@ class TestSuspects:
         assert (verdict["state"], verdict["exit"]) == ("degraded", 0)
         assert all(float(bound.partition("=")[2]) > 10 for bound in bounds[1::2])
 
+    def test_a_ticket_has_the_pci_addresses_that_the_logs_show(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        corpus(folder, slow("node3", share=0.8))
+        monkeypatch.chdir(folder)
+        text = Path(accept("ticket", folder, "node3").out.splitlines()[0]).read_text()
+        assert f"| 7 | {DEVICE} | - | - | - | 0000:17:00 |" in text
+
     def test_two_slow_nodes_that_met(self, folder: Path) -> None:
         verdict = judged(corpus(folder, slow("node3", "node6", share=0.8)))
         assert suspects(verdict) == {("node", "node3"), ("node", "node6")}

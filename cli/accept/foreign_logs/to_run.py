@@ -286,9 +286,11 @@ _NO_BUS = "0x00"
 def _hosts_record(logs: Logs, hosts: tuple[str, ...], machine: PlannedMachine) -> Record:
     """Return the record of the hosts: their GPUs, and which of these the machine does not have."""
     gpus: dict[str, dict[int, str]] = {}
+    places: dict[tuple[str, int], set[str]] = {}
     for device in logs.devices:
         if device.bus != _NO_BUS or device.name not in ("", _CPU):
             gpus.setdefault(device.host, {})[device.device] = device.name
+            places.setdefault((device.host, device.device), set()).add(device.bus)
     return Record(
         step=HOSTS_STEP,
         checks=("hosts",),
@@ -300,12 +302,22 @@ def _hosts_record(logs: Logs, hosts: tuple[str, ...], machine: PlannedMachine) -
             Fact(
                 name=INVENTORY.name,
                 host=host,
-                value={"gpus": [{"index": i, "name": names[i]} for i in sorted(names)]},
+                value={
+                    "gpus": [
+                        {"index": i, "name": names[i], "pci": _address(places[host, i])}
+                        for i in sorted(names)
+                    ]
+                },
             )
             for host, names in gpus.items()
         ),
         problems=(*_unexpected_devices(logs, machine), *_failed_jobs(logs.failed_jobs)),
     )
+
+
+def _address(buses: Collection[str]) -> str:
+    """Return the PCI address of a GPU; empty if its logs have several, or only a part of one."""
+    return next(iter(buses)) if len(buses) == 1 and ":" in next(iter(buses)) else ""
 
 
 def _failed_jobs(logs: Sequence[Read]) -> Iterator[Problem]:
