@@ -180,6 +180,8 @@ def test_options_are_refused_like_those_of_a_run() -> None:
     refused("gate", "--on-timeout", "maybe", error="E-USAGE")
     plan = json.loads(accept("gate", "-m", "cpu", "--dry-run", "--json").out)
     assert (plan["suite"], plan["backend"], rundir.listed()) == ("gate", "local", ())
+    # The estimate is longer than the limit, so the plan explains both.
+    assert "limit: 15 s (--time)" in accept("gate", "-m", "cpu", "--dry-run", "--time", "15s").out
 
 
 @pytest.mark.parametrize("family", ["recorded", "small"])

@@ -91,7 +91,12 @@ def do_gate(
     began = time.monotonic()
     if dry_run:
         plan = planned(prepare_with_gpus(options, terminal)[0])
-        terminal.result(plan, plan_text(plan))
+        # Estimates are for slow hosts; docs/gate.md has measured times.
+        limit_text = (
+            f"limit: {duration(limit)} (--time); the estimate counts a start of torch for each "
+            "check: quiet hosts, which start it once, took less than half of it"
+        )
+        terminal.result(plan, plan_text(plan), limit_text)
         return Exit.PASS
     if not terminal.verbose:
         # The answer is the only line.
