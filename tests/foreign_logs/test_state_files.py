@@ -403,6 +403,11 @@ def test_figures_of_a_network_claim_nothing_about_gpus_and_reach_the_suggested_b
     assert "GB/s is outside >= 1000 GB/s" in texts(above)
 
 
+def test_a_suggested_bound_may_be_of_a_result_that_no_run_has() -> None:
+    path = SAMPLES / "tools/gpu52-nvbandwidth.txt"
+    assert judged(path, expect=(suggested(judged(path)),)).verdict.accepted
+
+
 def test_a_suggested_bound_is_not_what_a_bad_gpu_reached() -> None:
     bound = suggested(judged(SAMPLES / "tools/gpu45-nvbandwidth-slow.json"))
     assert bound == "nvbandwidth.host-to-device>=55"

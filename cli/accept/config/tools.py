@@ -113,10 +113,11 @@ def check_exists(name: str, path: Keys = (), own: Sequence[Check] = ()) -> Check
     """Return the check called `name`; `own` are the user's tools. Raises Invalid if none is."""
     if name in checks.REGISTRY:
         return checks.REGISTRY[name]
-    if name in names():
-        return _shipped_check(name)
+    # A plan of others' output has results of a tool that a run does not have.
     if found := next((check for check in own if check.name == name), None):
         return found
+    if name in names():
+        return _shipped_check(name)
     hint = known(name, check_names(check.name for check in own))
     message = f"check {escaped(name)!r} does not exist"
     raise Invalid(path, message, hint, code=Code.CHECK_UNKNOWN)
