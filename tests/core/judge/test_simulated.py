@@ -21,7 +21,7 @@ from tests.factories.simulated_runs import REPEATS, SimulatedRun, run_of
 from tests.factories.simulated_worlds import BY_NAME, KINDS, WORLDS, World, named, score
 
 from accept.core.records import Metric, Record
-from accept.core.verdict import SuspectKind
+from accept.core.verdict import Strength, SuspectKind
 
 #: Nodes of the clusters of each world.
 _SIZES = (10, 16, 24)
@@ -69,6 +69,23 @@ def test_the_edge_of_a_leaf_is_found_beside_a_bad_node(seed: int) -> None:
     cluster = BY_NAME["leaf-node"].cluster(64, _ROUNDS, 20261123 + seed, schedule=seed)
     result = score(cluster, run_of(cluster, _ROUNDS, seed=seed, again=True))
     assert (result.right, result.other) == (result.faults, False)
+
+
+@pytest.mark.parametrize("seed", [41, 231])
+def test_hosts_with_the_same_bad_gpu_meet_if_a_leaf_may_be_the_reason(seed: int) -> None:
+    """Another GPU of one of them took part whenever that one did."""
+    cluster = BY_NAME["leaf-two"].cluster(64, _ROUNDS, 20261123 + seed, schedule=seed)
+    result = score(cluster, run_of(cluster, _ROUNDS, seed=seed, again=True))
+    assert (result.right, result.named) == (1, 1)
+
+
+def test_hosts_that_a_leaf_explains_as_well_are_no_strong_suspects() -> None:
+    """No wave happened to use the bad GPU of both hosts."""
+    cluster = BY_NAME["leaf-two"].cluster(64, _ROUNDS, 20261123 + 264, schedule=264)
+    run = run_of(cluster, _ROUNDS, seed=264, again=True)
+    for one in run.verdict.suspects:
+        assert one.strength is Strength.MODERATE
+        assert "cannot be distinguished from leaf of h1, h9 through GPU 3" in one.why
 
 
 def assert_waves(run: SimulatedRun) -> None:

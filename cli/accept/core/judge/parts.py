@@ -135,6 +135,9 @@ def _strength(found: Explained, fault: Fault, *, alone: bool) -> Strength:
         return Strength.WEAK
     if not alone and (len(fault.cleared) < 2 or fault.pairs_hit < 2):
         return Strength.WEAK
+    if any(one.kind not in OF_HOST for one in fault.indistinguishable):
+        # What it shares with another host may as well be the reason.
+        return Strength.MODERATE
     if fault.intermittent:
         return Strength.WEAK if found.explanation.background > _CALM else Strength.MODERATE
     return Strength.STRONG

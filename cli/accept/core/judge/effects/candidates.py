@@ -257,9 +257,10 @@ class Candidates:
                     yield from self._of_group(self._refined(start, gpu), gpu)
         yield from self._borders()
 
-    def behind_switch(self, group: frozenset[int]) -> list[Candidate]:
-        """Return that hosts are behind one bad switch, if they may be."""
-        return [candidate for candidate in self._of_group(group, None) if not candidate.each]
+    def behind_one(self, group: frozenset[int], gpus: Iterable[int]) -> list[Candidate]:
+        """Return that hosts are behind one bad switch, or a leaf of one of the GPUs."""
+        found = (one for gpu in (None, *sorted(gpus)) for one in self._of_group(group, gpu))
+        return [candidate for candidate in found if not candidate.each]
 
     def with_other_sides(self, candidate: Candidate) -> Iterator[Candidate]:
         """Yield a group with some hosts on the other side of its edge, if no pair shows the side.

@@ -216,9 +216,11 @@ def _between_bad(
     order = {host: n for n, host in enumerate(hosts)}
     groups: dict[object, tuple[set[str], frozenset[int]]] = {}
     for part in (fault.part for fault in explanation.faults):
-        gpus = frozenset(part.gpus or ())
+        gpus = frozenset(part.gpus)
         if part.kind in (SuspectKind.NODE, SuspectKind.GPU):
-            groups.setdefault(gpus, (set(), gpus))[0].update(part.hosts)
+            # The same GPU of each may have one reason, also if others took part whenever it did.
+            for one in [frozenset([gpu]) for gpu in part.gpus] or [gpus]:
+                groups.setdefault(one, (set(), one))[0].update(part.hosts)
         elif part.kind in (SuspectKind.LEAF, SuspectKind.SWITCH, SuspectKind.BORDER):
             groups[part] = (set(part.hosts), gpus)
     pairs = list[Pair]()

@@ -330,7 +330,7 @@ class _Search:
         for members, group in self._with_other_reasons():
             others = [found for found in accepted if found not in members]
             self.evidence.explain(others)
-            for new in self._reasons(group):
+            for new in self._reasons(group, members):
                 self.evidence.explain([*others, *new])
                 better = self.evidence.total() - total
                 if better > _ALIKE:
@@ -386,12 +386,13 @@ class _Search:
                 yield members, group
         yield from (([f], f.candidate.group) for f in accepted if _is_node(f.candidate))
 
-    def _reasons(self, group: frozenset[int]) -> list[list[Weighed]]:
+    def _reasons(self, group: frozenset[int], members: Sequence[Weighed]) -> list[list[Weighed]]:
         """Return what some hosts may have in common, or several GPUs of one host."""
         sets = [*self.candidates.devices(min(group))]
         if len(group) > 1:
-            switches = self.candidates.behind_switch(group)
-            sets = [[one] for one in switches if one.key not in self.banned]
+            first, *more = ({*one.candidate.part.gpus} for one in members)
+            shared = self.candidates.behind_one(group, first.intersection(*more))
+            sets = [[one] for one in shared if one.key not in self.banned]
         found = [[*map(self.evidence.with_hits, self._weighed(own))] for own in sets]
         return [own for own in found if own]
 
