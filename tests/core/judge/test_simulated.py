@@ -79,7 +79,7 @@ def test_hosts_with_the_same_bad_gpu_meet_if_a_leaf_may_be_the_reason(seed: int)
     assert (result.right, result.named) == (1, 1)
 
 
-def test_hosts_that_a_leaf_explains_as_well_are_no_strong_suspects() -> None:
+def test_hosts_that_a_leaf_explains_as_well_are_not_strong_suspects() -> None:
     """No wave happened to use the bad GPU of both hosts."""
     cluster = BY_NAME["leaf-two"].cluster(64, _ROUNDS, 20261123 + 264, schedule=264)
     run = run_of(cluster, _ROUNDS, seed=264, again=True)
