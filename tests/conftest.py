@@ -67,6 +67,8 @@ settings.register_profile(
 )
 # For other versions of Python (`--hypothesis-profile few`), because this one tests all examples.
 settings.register_profile("few", settings.get_profile("here"), max_examples=4)
+# For a full run of CI, whose other jobs and `make test` test all examples.
+settings.register_profile("some", settings.get_profile("here"), max_examples=25)
 settings.load_profile("here")
 
 
