@@ -129,7 +129,7 @@ def test_help_of_an_unknown_command_is_answered_like_the_command(typed: str, mea
 def test_an_option_that_is_a_setting_of_the_site_names_its_key(option: str) -> None:
     error = accept("render", option, "x").err
     key = SITE_KEYS[option]
-    assert f"in the site file: {key} (" in error
+    assert f"in the site file: {key}; " in error
     assert re.search(
         rf"^ *#? *{key.rpartition('.')[2]}:", accept("show", "site", "example").out, re.M
     )

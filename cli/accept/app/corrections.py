@@ -110,9 +110,8 @@ def hint(words: Sequence[str], error: Exception, parse: Parse) -> str:
     """
     words = [word for word in words if word not in _HELP]
     if key := SITE_KEYS.get(str(getattr(error, "option_name", ""))):
-        return (
-            f"in the site file: {key} ({command_line('accept', 'show', 'site', 'example')} has it)"
-        )
+        example = command_line("accept", "show", "site", "example")
+        return f"in the site file: {key}; example: {example}"
     meant = _meant(words, error, parse, _MOST) if words else None
     return _shown(meant, _reason(words, error)) if meant else ""
 

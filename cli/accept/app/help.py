@@ -62,7 +62,7 @@ _EXAMPLES: Final = (
 )
 _MORE_EXAMPLES: Final = (
     ("accept run --suite standard --dry-run", "what would run, and how long"),
-    ("accept render -m cpu -n 2 --image IMG", "print the values for Helm"),
+    ("accept render -m cpu -n 2 --image accept:cpu", "print the values for Helm"),
     ("accept explain last node17", "the evidence for and against a node"),
     ("accept diff monday last", "what got slower"),
     ("accept baseline last --out my-a4.yaml", "your own references, for --machine"),
