@@ -452,11 +452,12 @@ def _without_innocent(executions: Sequence[Execution], logs: Logs) -> tuple[Exec
     answers = {log.file: log.answer for log in logs.read if log.answer}
     named = {problem.host for execution in executions for problem in execution.problems}
     is_one = len({*named, *(h for one in executions for h in one.hosts)} - {None}) == 1
-    of_others = {(h, one.file) for one in executions if _is_of_others(one) for h in one.hosts}
-    ends = Counter(host for host, _ in of_others)
+    of_others = {id(one): one for one in executions if _is_of_others(one)}
+    ended = {(host, one.file) for one in of_others.values() for host in one.hosts}
+    ends = Counter(host for host, _ in ended)
     return tuple(
         replace(_without_names(execution), hosts=(), gpus={})
-        if _is_of_others(execution) and max(ends[host] for host in execution.hosts) == 1
+        if id(execution) in of_others and max(ends[host] for host in execution.hosts) == 1
         else _without_hosts(execution, answers.get(execution.file), is_one=is_one)
         for execution in executions
     )

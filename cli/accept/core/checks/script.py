@@ -16,7 +16,7 @@ from accept.core.judge.evidence import Evidence, Judged
 from accept.core.plan import GroupKind
 from accept.core.records import Problem, Record
 from accept.core.serde import param
-from accept.core.text import format_size, host_list, met_bound, number
+from accept.core.text import format_size, host_list, number
 from accept.core.verdict import Finding
 
 
@@ -49,8 +49,8 @@ def _without_bound(evidence: Evidence) -> Iterator[Finding]:
             size = f"@{format_size(one.size)}" if one.size else ""
             is_lower = BETTER_BY_UNIT.get(one.unit) is Better.LOWER
             worst = (max if is_lower else min)(values)
-            bound = f"{'<=' if is_lower else '>='}{met_bound(worst, upper=is_lower)}"
-            example = f"script.{one.name}{size}{bound}" if worst > 0 else ""
+            subject = f"script.{one.name}{size}"
+            example = bounds.example(subject, worst, upper=is_lower) if worst > 0 else ""
             yield bounds.no_bound_finding("script", example)
 
 

@@ -26,7 +26,7 @@ from accept.core.judge.values import is_bad
 from accept.core.plan import Bound, BoundKind, Plan, Reference, Step
 from accept.core.records import Placement, Record
 from accept.core.table import Execution, Measure, Row, planned_sizes, rows_of
-from accept.core.text import host_list
+from accept.core.text import host_list, met_bound
 from accept.core.verdict import CheckVerdict, Finding, State
 
 #: No measurement is that large. Not-a-number compares false as well.
@@ -84,6 +84,11 @@ def no_bound_finding(check: str, expectation: str, reason: str = "") -> Finding:
     text = sentences.no_bound(reason, expectation)
     cause = Cause.NO_REFERENCE
     return finding(check, Judgement.ABSOLUTE, State.INCONCLUSIVE, text, cause=cause)
+
+
+def example(subject: str, value: float, *, upper: bool = False) -> str:
+    """Return an expectation that a measured value meets, such as all-reduce@8G>=380."""
+    return f"{subject}{'<=' if upper else '>='}{met_bound(value, upper=upper)}"
 
 
 def other_sizes(evidence: Evidence, metric: str) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from accept.core.judge.results import compare
 from accept.core.judge.summary import state_of, with_finding
 from accept.core.records import Problem, Record
 from accept.core.table import BANDWIDTH, Measure, Table, planned_sizes
-from accept.core.text import count, format_size, host_list, met_bound, number, shortened
+from accept.core.text import count, format_size, host_list, number, shortened
 from accept.core.verdict import Executions, Finding, State
 
 #: Predicate of a sentence about a host, for each path between GPUs that is slower than NVLink.
@@ -278,8 +278,9 @@ def _no_bound_finding(
     if measure.inverse:
         top = min((planned_sizes(s)[0] for s in evidence.steps if planned_sizes(s)), default=top)
     value = (max if measure.inverse else min)(at_top, default=0.0)
-    bound = f"{'<=' if measure.inverse else '>='}{met_bound(value, upper=measure.inverse)}"
-    example = f"{check}@{format_size(top)}{bound}" if top and value else ""
+    example = ""
+    if top and value:
+        example = bounds.example(f"{check}@{format_size(top)}", value, upper=measure.inverse)
     sizes = " or ".join(map(format_size, bounds.other_sizes(evidence, measure.metric)))
     reason = f" at this size; measure also {sizes}" if sizes else " at this number of nodes"
     if bounds.measured_by_another_program(evidence):

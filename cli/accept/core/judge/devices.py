@@ -20,7 +20,7 @@ from accept.core.judge.values import SIGMAS
 from accept.core.plan import Bound, BoundKind
 from accept.core.records import Problem, Record
 from accept.core.table import Execution, Outcome, Row, rows_of
-from accept.core.text import host_list, met_bound, number, shortened
+from accept.core.text import host_list, number, shortened
 from accept.core.verdict import Finding, State, Strength, Suspect
 
 #: Reasons for a lower clock that are faults -> the cause. A GPU at its power limit is normal. The
@@ -226,9 +226,8 @@ def _without_measurement(
     if not any(f.cause is not Cause.NO_MEASUREMENT for f in bounded):
         name = measured.needed[0]
         values = [m.value for record in evidence.records for m in record.metrics if m.name == name]
-        example = (
-            f"{check}.{name}>={met_bound(min(values))}" if min(values, default=0.0) > 0 else ""
-        )
+        lowest = min(values, default=0.0)
+        example = bounds.example(f"{check}.{name}", lowest) if lowest > 0 else ""
         yield bounds.no_bound_finding(check, example)
     for bound in bounds.bounds_of(evidence):
         if bound.kind is not BoundKind.EXPECTATION and bound.metric not in known:

@@ -28,7 +28,7 @@ from accept.core.judge.suspects import from_problems
 from accept.core.plan import BoundKind, GroupKind, ToolResult
 from accept.core.records import Fact, Problem, Record
 from accept.core.table import Measure, rows_of
-from accept.core.text import count, met_bound, number, value_range
+from accept.core.text import count, number, value_range
 from accept.core.tool_output import ENDING
 from accept.core.verdict import Finding, State, Suspect
 
@@ -208,7 +208,6 @@ def _without_bound(
         good = [row for row in rows if (row.host, row.rank, row.gpu) not in bad]
         if good:
             one = min(good, key=lambda row: (row.metric != good[0].metric, row.score or 0.0))
-            is_lower = one.better is Better.LOWER
-            bound = met_bound(one.value or 0.0, upper=is_lower)
-            example = f"{evidence.check}.{one.metric}{'<=' if is_lower else '>='}{bound}"
+            subject, upper = f"{evidence.check}.{one.metric}", one.better is Better.LOWER
+            example = bounds.example(subject, one.value or 0.0, upper=upper)
         yield bounds.no_bound_finding(evidence.check, example)

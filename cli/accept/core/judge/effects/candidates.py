@@ -85,10 +85,6 @@ class Candidates:
         known = [[g for g in level if 2 <= len(g) < len(self._all)] for level in groups]
         return [sorted(level, key=sorted) for level in known]
 
-    def names(self, group: Iterable[int]) -> tuple[str, ...]:
-        """Return the names of hosts, sorted."""
-        return tuple(sorted(self._units.names[h] for h in group))
-
     def all(self, accused: Collection[int]) -> Iterator[Candidate]:
         """Yield all candidates; hosts in `accused` are bad already."""
         loud = self._evidence.loud
@@ -142,7 +138,7 @@ class Candidates:
     def node(self, h: int) -> Candidate:
         """Return a host as a candidate."""
         return Candidate(
-            part=Part(kind=SuspectKind.NODE, hosts=self.names([h])),
+            part=Part(kind=SuspectKind.NODE, hosts=self._units.names_of([h])),
             cover=frozenset(self._units.by_host[h]),
             price=self._node_price,
             caution=self._node_price + log(_BAD_NODE),
@@ -205,7 +201,7 @@ class Candidates:
         return Candidate(
             part=Part(
                 kind=kind,
-                hosts=self.names([h]),
+                hosts=self._units.names_of([h]),
                 gpus=tuple(sorted(gpus)),
                 nic=nic or None if kind is SuspectKind.NIC else None,
             ),
@@ -297,7 +293,7 @@ class Candidates:
             group, rest = rest, group
         known = group in self._known
         chosen = log(len(self._known)) if known else log_choose(count, len(group))
-        price, hosts = self._group_price + chosen, self.names(group)
+        price, hosts = self._group_price + chosen, self._units.names_of(group)
         slow_inside = self._slow_inside(group, cover)
         # The same GPU of several hosts has one likely reason, even if one pair inside is slow.
         if 2 * sum(slow_inside) > len(slow_inside) and (gpu is None or sum(slow_inside) > 1):
@@ -325,7 +321,9 @@ class Candidates:
 
     def _border(self, *sides: frozenset[int]) -> Part:
         """Return the border between two sides, the smaller one first."""
-        hosts, others = sorted(map(self.names, sides), key=lambda names: (len(names), names))
+        hosts, others = sorted(
+            map(self._units.names_of, sides), key=lambda names: (len(names), names)
+        )
         return Part(kind=SuspectKind.BORDER, hosts=hosts, others=others)
 
     def _each(self, group: frozenset[int]) -> Iterator[Candidate]:
@@ -339,7 +337,7 @@ class Candidates:
             members.append(best.candidate)
         devices = sum(member.price - self._node_price for member in members)
         yield Candidate(
-            part=Part(kind=SuspectKind.NODE, hosts=self.names(group)),
+            part=Part(kind=SuspectKind.NODE, hosts=self._units.names_of(group)),
             cover=frozenset().union(*(member.cover for member in members)),
             price=self._price_of_each(group) + devices,
             group=group,
@@ -422,7 +420,7 @@ class Candidates:
             return 2 * bad - every, -h
 
         group = frozenset([max(self._all, key=excess)])
-        part = Part(kind=SuspectKind.SWITCH, hosts=self.names(group))
+        part = Part(kind=SuspectKind.SWITCH, hosts=self._units.names_of(group))
         cover = self._covers.cut(group, gpu)
         return self._evidence.weigh(Candidate(part=part, cover=cover, price=0.0, group=group))
 

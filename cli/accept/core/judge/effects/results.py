@@ -77,7 +77,7 @@ class Results:
             apart=tuple(fault for fault in faults if fault.only_distance),
             waves=tuple(self._waves()),
             distance=Distance(
-                blocks=tuple(frozenset(self._names(own)) for own in self.blocked.blocks),
+                blocks=tuple(frozenset(units.names_of(own)) for own in self.blocked.blocks),
                 losses={units.keys[k]: 1 - exp(-loss) for k, loss in far.items()},
                 far=self._inputs(i for i in self.blocked.far if units.population[i] in far),
             )
@@ -89,9 +89,6 @@ class Results:
             normal=self._normal(),
             background=evidence.background.pair_rate,
         )
-
-    def _names(self, group: Iterable[int]) -> tuple[str, ...]:
-        return tuple(sorted(self.evidence.units.names[h] for h in group))
 
     def _inputs(self, executions: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.inputs[i] for i in executions))
@@ -211,7 +208,7 @@ class Results:
             and group.isdisjoint(units.hosts_of[u])
             and not any(loud[i] or i in explained for i in units.of_unit(u))
         }
-        return self._names(good)
+        return units.names_of(good)
 
     def _is_distance(self, found: Weighed) -> bool:
         """Return True if distance explains a part: a group, or a host in some populations only."""
@@ -271,7 +268,7 @@ class Results:
             bad = [[i for i in own if evidence.collapsed(i, LOG_LIMIT)] for own in logs]
             if any(bad):
                 pair = OpenPair(
-                    hosts=self._names(units.hosts_of[unit]),
+                    hosts=units.names_of(units.hosts_of[unit]),
                     bad=sum(map(bool, bad)),
                     logs=len(logs),
                     hits=self._inputs(i for own in bad for i in own),
@@ -392,7 +389,7 @@ class Results:
             own = [i for i in units.by_host[h] if len(units.members[i]) > 1]
             if own and hit.issuperset(own):
                 result.append(h)
-        return self._names(result)
+        return units.names_of(result)
 
     def _normal(self) -> dict[str, Normal]:
         units = self.evidence.units

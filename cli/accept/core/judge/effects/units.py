@@ -7,7 +7,7 @@ their moment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, isfinite, log
 from statistics import median
 
@@ -132,6 +132,10 @@ class Units:
             self.center.append(center or single)
             self.sigma.append((center or single or Center(0.0, noise)).sigma)
         self.weights = populations.weights_of_laws(fast)
+
+    def names_of(self, group: Iterable[int]) -> tuple[str, ...]:
+        """Return the names of hosts, sorted."""
+        return tuple(sorted(self.names[h] for h in group))
 
     def of_unit(self, unit: int) -> list[int]:
         """Return the executions of a unit."""
