@@ -63,7 +63,7 @@ case $? in
     0) ;;
     2) fail tool-missing "cannot unpack the programs: neither bzip2 nor a Python with the module bz2 is installed" ;;
     *)
-        case $error in *"o space left"*) cause=disk-full ;; *) cause=launch-failed ;; esac
+        case $error in *"o space left"*) cause=disk-full error='No space left on device' ;; *) cause=launch-failed ;; esac
         fail "$cause" "cannot unpack the programs into $ACCEPT_DIR: $(printf '%s' "$error" | tail -n 1)" ;;
 esac
 sshd=$(find_sshd) || fail tool-missing "no sshd"

@@ -22,7 +22,8 @@ def scratch_state(folder: Path, *before: str) -> str:
     assert done.stderr == ""
     (answer,) = answers(done.stdout)["scratch"]
     state, _, shown = answer.partition(" ")
-    assert shown == str(folder)
+    reason = ": No such file or directory" if state == "unwritable" else ""
+    assert shown == f"{folder}{reason}"
     return state
 
 

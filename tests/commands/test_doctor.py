@@ -73,6 +73,14 @@ def test_hosts_that_lack_the_same_are_one_line_although_messages_name_them() -> 
     assert json.loads(doctor(needs, "--json").out)["ready"] is False
 
 
+def test_a_run_that_leaves_out_an_unusable_host_is_what_will_run() -> None:
+    needs = [*map(need, HOSTS[1:]), missing("node01")]
+    (line,) = [line for line in doctor(needs).out.splitlines() if line.startswith("will run")]
+    assert line.endswith(" on 63 of 64 hosts: node[02-64]")
+    strict = doctor(needs, "--require-all-nodes").out
+    assert "will run   nothing\n" in strict
+
+
 def test_a_host_whose_name_is_a_part_of_anothers_keeps_its_own_line() -> None:
     done = doctor([missing("node1"), need("node10", "node1 is its alias", good=False)])
     assert len([line for line in done.out.splitlines() if line.startswith("missing")]) == 2

@@ -59,6 +59,21 @@ def test_a_number_of_slots_is_not_a_part_of_the_name(text: str) -> None:
     assert error.value.code is Code.HOSTLIST_SYNTAX
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("root@node[1-4]", "node[1-4]; the user: ssh.user "),
+        ("[2001:db8::7]", "without brackets: 2001:db8::7"),
+        ("fe80::1%eth0", "Host node1, HostName fe80::1%eth0"),
+        ("node{01..04}", "node[01-04]"),
+    ],
+)
+def test_the_form_of_another_program_leads_to_the_right_one(text: str, meant: str) -> None:
+    with pytest.raises(BadInput) as error:
+        expand([text])
+    assert meant in error.value.hint
+
+
 def test_an_unclosed_bracket_is_reported() -> None:
     with pytest.raises(BadInput, match=r'"\]" is missing') as error:
         expand(["node[1-4"])

@@ -18,6 +18,14 @@ from accept.core.text import duration
 _TRIES = 4
 #: Text that ssh prints if a connection ends before the login, so that no command ran.
 _REFUSED_EARLY = "exchange_identification"
+#: Starts of last lines whose reason is in a line before: of ssh with a jump host, and of tar.
+_CONSEQUENCES = (
+    "kex_exchange_identification: Connection closed",
+    "Connection closed by UNKNOWN",
+    "stdio forwarding failed",
+    "tar: Exiting with failure",
+    "tar: Error is not recoverable",
+)
 #: Maximum length of the text that a host may print before the marker, in bytes.
 _MAX_GREETING = 1 << 20
 
@@ -130,6 +138,7 @@ def _without_greeting(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a command's output for a message, at most 300 characters."""
+    """Return the last line of a command's output that has a reason, at most 300 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "no answer"
+    reasons = [line for line in lines if not line.startswith(_CONSEQUENCES)]
+    return (reasons[-1:] or lines[:1] or ["no answer"])[0][:300]

@@ -104,6 +104,7 @@ class Requirement(StrEnum):
     SCRATCH = "R-SCRATCH", "scratch folder"
     GPUS = "R-GPUS", "NVIDIA GPUs"
     GPUS_IDLE = "R-GPUS-IDLE", "idle GPUs"
+    OWN_MACHINE = "R-OWN-MACHINE", "a machine of its own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,20 +141,20 @@ def scratch_lines(folder: str) -> str:
     """Return sh lines that print whether files can be written and executed in `folder`.
 
     They print `scratch STATE FOLDER`, in the format of the survey; STATE is exec, noexec or
-    unwritable.
+    unwritable, which is followed by its reason.
     """
     return f"""
 scratch={quote(folder)}
 probe=$scratch/.accept-probe-$$
-state=unwritable
-if mkdir -m 700 "$probe" 2>/dev/null; then
-    if printf '#!/bin/sh\\n' > "$probe/program" && chmod 700 "$probe/program"; then
-        state=noexec
-        "$probe/program" && state=exec
-    fi 2>/dev/null
-    rm -rf "$probe"
+state=noexec
+if error=$({{ mkdir -m 700 "$probe" && echo '#!/bin/sh' | cat > "$probe/program"; }} 2>&1); then
+    error=
+    chmod 700 "$probe/program" && "$probe/program" 2>/dev/null && state=exec
+else
+    state=unwritable error=": ${{error##*: }}"
 fi
-echo "scratch $state $scratch"
+rm -rf "$probe"
+echo "scratch $state $scratch$error"
 """
 
 
@@ -291,5 +292,7 @@ def _scratch_need(host: str, answer: str) -> Need:
         what=Requirement.SCRATCH.label,
         good=good,
         found=shown.get(state, f"cannot write to {folder}"),
-        advice="" if good else "make it writable, or set tools.scratch to a writable local folder",
+        advice=""
+        if good
+        else "free space there or make it writable, or set tools.scratch to another local folder",
     )

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accept import backends
-from accept.backends.requirements import Need
+from accept.backends.requirements import Need, Requirement
 from accept.commands.plan import prepare
 from accept.core.error_codes import Code
 from accept.core.errors import Exit, warning
 from accept.core.text import count, folded, shortened
-from accept.plan.resolve import Options, site_of
+from accept.plan.resolve import Options, Resolved, site_of
 from accept.report.console import Table, Terminal
 
 
@@ -46,14 +46,15 @@ def do_doctor(options: Options, terminal: Terminal, *, run: str) -> int:
     resolved, _ = prepare(options, terminal)
     needs = backends.load(resolved.backend).doctor(resolved, say=terminal.progress)
     ready = all(need.good for need in needs)
-    rows = [*_rows(needs, resolved.plan.checks)]
+    rows = [*_rows(needs, resolved)]
     terminal.result(Requirements(ready=ready, needs=needs), Table(rows=rows))
     terminal.suggest(run if ready else "correct what is missing, and repeat this")
     return Exit.PASS if ready else Exit.NOT_STARTED
 
 
-def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _rows(needs: Sequence[Need], run: Resolved) -> Iterator[tuple[str, str]]:
     """Yield the requirements, those of hosts with the same result together, and the conclusion."""
+    checks = run.plan.checks
     for alike in _grouped(needs):
         need = alike[0]
         state = "unknown" if not need.checked else "ok" if need.good else "missing"
@@ -62,11 +63,16 @@ def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, s
             yield "", f"needed by {shortened(need.checks, 4)}"
         if need.advice:
             yield "", need.advice
-    lacking = {check for need in needs if not need.good for check in need.checks}
-    if any(not (need.good or need.checks) for need in needs):
+    left_out = _left_out(needs, run)
+    counted = [need for need in needs if need.host not in left_out]
+    lacking = {check for need in counted if not need.good for check in need.checks}
+    if any(not (need.good or need.checks) for need in counted):
         # Without it no run starts.
         lacking = {*checks}
-    yield "will run", ", ".join(name for name in checks if name not in lacking) or "nothing"
+    usable = [host for host in run.hosts if host not in left_out]
+    where = f" on {len(usable)} of {count(len(run.hosts), 'host')}: {folded(usable)}"
+    will_run = ", ".join(name for name in checks if name not in lacking)
+    yield "will run", f"{will_run}{where if left_out else ''}" if will_run else "nothing"
     if lacking:
         yield "will not", ", ".join(name for name in checks if name in lacking)
     missing = [need for need in needs if not need.good]
@@ -78,6 +84,20 @@ def _rows(needs: Sequence[Need], checks: Sequence[str]) -> Iterator[tuple[str, s
         unknown = tuple(dict.fromkeys(need.what for need in needs if not need.checked))
         open_questions = f"; not checked: {', '.join(unknown)}" if unknown else ""
         yield "ready", f"nothing is missing on {hosts or 'this machine'}{open_questions}"
+
+
+def _left_out(needs: Sequence[Need], run: Resolved) -> set[str]:
+    """Return the hosts without which a run over ssh starts on the others; none if it does not."""
+    if run.backend != "ssh" or run.plan.require_all_nodes:
+        return set()
+    unusable = {
+        need.host
+        for need in needs
+        if not need.good
+        and need.code not in (Requirement.GPUS_IDLE, Requirement.OWN_MACHINE)
+        and (not need.checks or {*run.plan.checks} <= {*need.checks})
+    }
+    return unusable if unusable < {*run.hosts} else set()
 
 
 def _grouped(needs: Sequence[Need]) -> list[list[Need]]:

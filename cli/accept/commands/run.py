@@ -83,7 +83,9 @@ def start(
         if error.errno not in DISK_ERRORS:
             raise
         raise _not_recorded(NotStarted, target, error, "nothing was started") from None
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            terminal.progress(f"interrupted: {name} was not started")
         shutil.rmtree(target, ignore_errors=True)
         raise
     try:

@@ -20,6 +20,8 @@ _NUMBER = re.compile(r"[0-9]{1,12}")
 _RANGE = re.compile(r"\[([0-9,-]+)\]")
 #: A host with its number of ranks, as for the option -H of mpirun and machine files of MPICH.
 _WITH_SLOTS = re.compile(r"([^:]+):([0-9]{1,6})")
+#: A range in the notation of the shell: node{01..16}.
+_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}", re.ASCII)
 #: The port of ssh in a host file of Open MPI.
 _PORT = re.compile(r"\bport=[0-9]{1,5}\b")
 
@@ -118,9 +120,24 @@ def _expanded(item: str) -> list[str]:
                 f"{escaped(name)!r} is not a valid host name"
                 f"{missing.get(name.count('[') - name.count(']'), '')}",
                 code=Code.HOSTLIST_SYNTAX,
-                hint="valid: node1, 10.0.0.7, node[01-16]",
+                hint=_hint(item),
             )
     return names
+
+
+def _hint(item: str) -> str:
+    """Return what to write instead of an invalid name or pattern."""
+    shown = escaped(item)
+    if "@" in item:
+        place = "ssh.user in the site file, or User in ~/.ssh/config"
+        return f"name only the host: {shown.rpartition('@')[2]}; the user: {place}"
+    if item.count(":") > 1:
+        bare = item.strip("[]")
+        named = f"give it a name in ~/.ssh/config: Host node1, HostName {escaped(bare)}"
+        return f"without brackets: {bare}" if is_host_name(bare) else named
+    if _BRACES.search(item):
+        return "write the range as " + _BRACES.sub(r"[\1-\2]", shown)
+    return "valid: node1, 10.0.0.7, node[01-16]"
 
 
 def _numbers(text: str, item: str) -> list[str]:

@@ -192,10 +192,13 @@ def run(
     return Output(exit=code, out=bytes(out), err=bytes(program.err))
 
 
-def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
+def on_all(
+    hosts: Iterable[str], action: Callable[[str], T], *, stop: Callable[[], object] = lambda: None
+) -> Mapping[str, T]:
     """Call `action` for all hosts in parallel; return the results by host, in the same order.
 
-    The more hosts there are, the less output of each is accepted.
+    The more hosts there are, the less output of each is accepted. `stop` is called after an
+    exception, also Ctrl-C, because it waits for the actions that run.
     """
     names = list(hosts)
     if not names:
@@ -205,4 +208,8 @@ def on_all(hosts: Iterable[str], action: Callable[[str], T]) -> Mapping[str, T]:
         _share.most = _MOST_TOTAL // len(names)
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(names)), initializer=begin) as pool:
-        return dict(zip(names, pool.map(action, names), strict=True))
+        try:
+            return dict(zip(names, pool.map(action, names), strict=True))
+        except BaseException:
+            stop()
+            raise

@@ -48,6 +48,19 @@ def test_an_unknown_cause_is_kept_in_the_message() -> None:
     assert not Cause.UNKNOWN.row.permanent
 
 
+@pytest.mark.parametrize(
+    ("errors", "shown"),
+    [
+        ("tar: x: Cannot write: No space left on device\ntar: Exiting with failure", "space"),
+        ("ssh: Could not resolve hostname jump\nConnection closed by UNKNOWN port 65535", "jump"),
+    ],
+)
+def test_the_line_with_the_reason_is_shown(errors: str, shown: str) -> None:
+    problem = understood("h1", Reply(exit=255, out=b"", err=errors))
+    assert isinstance(problem, Problem)
+    assert shown in problem.message
+
+
 def test_the_name_of_a_folder_is_never_a_command(tmp_path: Path) -> None:
     folder = tmp_path / "q'; touch made; echo '"
     folder.mkdir()

@@ -499,6 +499,51 @@ class TestSubmit:
         assert result.has_files is has_files
 
 
+def test_ctrl_c_while_hosts_are_prepared_waits_for_no_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def answer(_: object, host: str, *__: object, **___: object) -> Reply:
+        if host == "h1":
+            raise KeyboardInterrupt
+        return Reply(exit=255, out=b"", err="Connection refused")
+
+    monkeypatch.setattr(prepare, "call", answer)
+    run = planned("h1", "h2")
+    job = Job(schema=1, backend="ssh", attempt="one", hosts=(), first="", folder="/x/accept-one")
+    with pytest.raises(KeyboardInterrupt):
+        prepare.make_ready(run, render(run), job, KEYS, until=math.inf, say=ignore)
+
+
+class TestTwoNamesOfOneMachine:
+    def test_are_refused_before_the_start_and_no_other_host_waits(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        machine = "machine 0a0ebd2f-6b5b-4d7e-8a4c-111111111111 {}:2\n"
+        lines = {
+            "h1": machine.format(1) + "problem launch-failed exists already",
+            "H1": machine.format(1) + "port 1\nready",
+            "h2": machine.format(9) + "problem disk-full there is no space",
+        }
+
+        def answer(_: object, host: str, *__: object, **___: object) -> Reply:
+            return Reply(exit=0, out=lines[host].encode(), err="")
+
+        monkeypatch.setattr(prepare, "call", answer)
+        run = planned(*lines)
+        job = Job(
+            schema=1, backend="ssh", attempt="one", hosts=(), first="", folder="/x/accept-one"
+        )
+        with pytest.raises(BadInput, match="h1 and H1 are the same machine") as caught:
+            prepare.make_ready(run, render(run), job, KEYS, until=math.inf, say=ignore)
+        assert caught.value.code is Code.HOSTLIST_DUPLICATE
+
+    @pytest.mark.usefixtures("run")
+    def test_are_not_ready_in_doctor(self) -> None:
+        needs = backend.doctor(planned("h1", "h1.example.com"), say=ignore)
+        (need,) = (need for need in needs if need.code is Requirement.OWN_MACHINE)
+        assert (need.host, need.good) == ("h1.example.com", False)
+
+
 @pytest.mark.parametrize(
     "act",
     [

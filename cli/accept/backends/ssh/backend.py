@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 
@@ -39,7 +41,13 @@ from accept.backends.ssh.follow import cancel as cancel
 from accept.backends.ssh.follow import collect as collect
 from accept.backends.ssh.follow import delete as delete
 from accept.backends.ssh.follow import watch as watch
-from accept.backends.ssh.prepare import Absent, make_ready
+from accept.backends.ssh.prepare import (
+    NAME_ONCE,
+    Absent,
+    make_ready,
+    print_machine,
+    same_machine,
+)
 from accept.config import Site
 from accept.core import evidence
 from accept.core.bounded import on_all
@@ -56,6 +64,8 @@ from accept.plan.bundle import Bundle
 from accept.plan.resolve import ClusterPlace, Options, Resolved
 
 _OLDEST_PYTHON = (3, 10)
+#: Options of a run that `accept doctor` needs to report on the same run.
+_OF_DOCTOR = ("--site", "--machine", "-m")
 #: Requirements of every host for any run: key in the survey's output, name for people, advice.
 _NEEDED_ON_HOSTS = (
     ("sshd", "sshd", "install the OpenSSH server"),
@@ -155,11 +165,10 @@ def submit(
             timeout=SECONDS,
         )
         if not started.out.endswith(b"started\n"):
-            doctor = command_line("accept", "doctor", "--hosts", first.name)
             raise NotStarted(
                 f"{first.name}: the coordinator did not start: {last_line(started.err)}",
                 code=Code.SSH_NO_COORDINATOR,
-                hint=f"what the host lacks: {doctor}",
+                hint=f"what the host lacks: {_doctor([first.name])}",
             )
     except BaseException:
         for host, leftovers in manage.end(reach, run.hosts, run_folder).items():
@@ -196,11 +205,10 @@ def _refuse_unusable(
     problems = [r.problem for r in results.values() if isinstance(r, Absent)]
     if not ready or (problems and run.plan.require_all_nodes):
         shown = shortened([f"{p.message} ({p.cause})" for p in problems], 4, "; ")
-        doctor = command_line("accept", "doctor", "--hosts", folded(run.hosts))
         raise NotStarted(
             f"{len(ready)} of {count(len(results), 'host')} can be used: {shown}",
             code=Code.SSH_HOSTS_UNUSABLE,
-            hint=f"what each lacks: {doctor}",
+            hint=f"what each lacks: {_doctor(run.hosts)}",
         )
     if not run.plan.busy_ok and (busy := [f"{r.name}: {b}" for r in ready for b in r.busy]):
         raise NotStarted(
@@ -208,6 +216,16 @@ def _refuse_unusable(
             code=Code.GPUS_IN_USE,
             hint="wait until they are idle, or give --busy-ok",
         )
+
+
+def _doctor(hosts: Sequence[str]) -> str:
+    """Return the command that shows what hosts lack, with site and machine of this command line."""
+    words = [
+        word
+        for before, word in pairwise(sys.argv)
+        if word in _OF_DOCTOR or before in _OF_DOCTOR or word.partition("=")[0] in _OF_DOCTOR
+    ]
+    return command_line("accept", "doctor", "--hosts", folded(hosts), *words)
 
 
 def _candidate(name: str, result: Ready | Absent, first: Ready) -> Candidate:
@@ -226,9 +244,10 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
         command = containers.survey(run, pull=False)
     else:
         command = tool_lines(run.site.tools) + survey_script()
-    command += scratch_lines(run.site.tools.scratch)
+    command += scratch_lines(run.site.tools.scratch) + print_machine(run.site.tools.scratch)
     replies = on_all(run.hosts, lambda h: call(reach, h, command, timeout=SECONDS))
     needs: list[Need] = []
+    machines: dict[str, str] = {}
     for host, reply in replies.items():
         if reply.exit not in (0, 1):
             advice = f"try: ssh {host}"
@@ -244,6 +263,12 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
                 )
             )
             continue
+        if other := same_machine(host, reply.out, machines):
+            row = Requirement.OWN_MACHINE
+            text = f"it is the same machine as {other}"
+            needs.append(
+                Need(code=row, host=host, what=row.label, good=False, found=text, advice=NAME_ONCE)
+            )
         tools = answers(reply.out.decode(errors="replace"))
         if run.site.container.image:
             needs += containers.needs(host, tools, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from accept.backends.job import Job
 from accept.backends.keys import KeyPair
 from accept.backends.protocol import Say
 from accept.backends.remote import Reply, call, last_line
-from accept.backends.requirements import SECONDS
+from accept.backends.requirements import SECONDS, answers
 from accept.backends.ssh.client import reach_of
 from accept.core.bounded import on_all
 from accept.core.causes import Cause
+from accept.core.error_codes import Code
+from accept.core.errors import BadInput
 from accept.core.records import Problem
 from accept.core.runner import host_setup
 from accept.core.runner.discovery import ssh_cause
@@ -23,6 +26,11 @@ from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.text import count
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
+
+#: Output of `print_machine`: boot ID, device and inode.
+_MACHINE = re.compile(r"[0-9a-f-]{36} \d+:\d+", re.ASCII)
+#: Advice about two hosts that are one machine.
+NAME_ONCE = "name each machine once; containers of one machine need their own tools.scratch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +42,36 @@ class Absent:
     has_files: bool
 
 
+def print_machine(scratch: str) -> str:
+    """Return the sh command that prints the kernel of this host and the identity of `scratch`.
+
+    Hosts that print the same are one machine, or containers of one that share `scratch`; hosts that
+    share it over a network have different kernels.
+    """
+    return (
+        'echo machine "$(cat /proc/sys/kernel/random/boot_id)" '
+        f'"$(stat -L -c %d:%i {quote(scratch)})" 2>/dev/null; '
+    )
+
+
+def same_machine(host: str, out: bytes, machines: dict[str, str]) -> str:
+    """Return the other host that is the same machine, or "".
+
+    `out` is what `print_machine` printed there, and `machines` has the first host of each machine.
+    """
+    machine = answers(out.decode(errors="replace")).get("machine", [""])[0]
+    known = _MACHINE.fullmatch(machine)
+    other = machines.setdefault(machine, host) if known else host
+    return "" if other == host else other
+
+
 def make_ready(
     run: Resolved, bundle: Bundle, job: Job, keys: KeyPair, *, until: float, say: Say
 ) -> Mapping[str, Ready | Absent]:
     """Prepare all hosts in parallel, and retry until `until` (a time of time.monotonic).
 
-    Return a result for each host. `keys` are those of the run.
+    Return a result for each host. `keys` are those of the run. Raises BadInput for two hosts that
+    are one machine.
     """
     secrets = {
         "key": keys.private,
@@ -52,8 +84,14 @@ def make_ready(
     plan = run.plan
     longest = plan.start_seconds + plan.deadline_seconds + plan.collect_seconds
     life = int(longest + plan.hold_seconds + SLACK)
-    command = set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
+    command = print_machine(run.site.tools.scratch)
+    command += set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
+    machines: dict[str, str] = {}
     say(f"preparing {count(len(run.hosts), 'host')}")
+
+    def stop() -> None:
+        nonlocal until
+        until = 0.0
 
     def prepare(host: str) -> Ready | Absent:
         archive = bundle.archive({**secrets, "host": f"{host}\n".encode()})
@@ -66,6 +104,11 @@ def make_ready(
                 stdin=archive,
                 timeout=max(SECONDS, plan.start_seconds) if run.site.container.image else SECONDS,
             )
+            if other := same_machine(host, reply.out, machines):
+                stop()
+                names = " and ".join(sorted((host, other), key=run.hosts.index))
+                message = f"{names} are the same machine"
+                raise BadInput(message, code=Code.HOSTLIST_DUPLICATE, hint=NAME_ONCE)
             result = understood(host, reply)
             if isinstance(result, Ready):
                 return result
@@ -77,7 +120,7 @@ def make_ready(
                 is_announced = True
             time.sleep(1.0)
 
-    return on_all(run.hosts, prepare)
+    return on_all(run.hosts, prepare, stop=stop)
 
 
 def understood(host: str, reply: Reply) -> Ready | Problem:
