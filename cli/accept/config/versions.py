@@ -15,15 +15,11 @@ from accept.core.serde import Doc
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(Supported):
     """A row of `values/versions.yaml`; see the comments there."""
 
-    component: str
-    since: str
-    before: str
-    device: Annotated[str | None, Doc("GPU of the machines that it is about; None: all.")] = None
-    needs: dict[str, str]
     source: Url
+    device: Annotated[str | None, Doc("GPU of the machines that it is about; None: all.")] = None
 
 
 @cache
@@ -36,13 +32,7 @@ def rows() -> tuple[Row, ...]:
 def supported(machine: Machine) -> tuple[Supported, ...]:
     """Return the versions that concern a machine; none without GPUs."""
     return tuple(
-        Supported(
-            component=row.component,
-            since=row.since,
-            before=row.before,
-            needs=row.needs,
-            source=row.source,
-        )
+        Supported(**{name: value for name, value in vars(row).items() if name != "device"})
         for row in rows()
         if machine.gpus.count != 0 and row.device in (None, machine.gpus.device)
     )
