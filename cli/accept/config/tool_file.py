@@ -442,18 +442,9 @@ class ToolFile:
                 )
                 for name, one in self.results.items()
             ),
+            # A plan has empty texts for the places that are not used.
             parts=ToolParts(
-                json=self.parts.json or "",
-                state=self.parts.state,
-                line=self.parts.line or "",
-                good=self.parts.good,
-                bad=self.parts.bad,
-                gpu=self.parts.gpu,
-                gpu_where=self.parts.gpu_where,
-                text=self.parts.text or "",
-                errors=self.parts.errors,
-                kind=self.parts.kind or "",
-                untested=self.parts.untested,
+                **{"json": "", **{k: v for k, v in vars(self.parts).items() if v is not None}}
             )
             if self.parts
             else None,
