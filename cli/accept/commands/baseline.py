@@ -14,6 +14,7 @@ from math import floor, log, sqrt
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import yaml
 
@@ -55,8 +56,7 @@ _MOST_DISTANCE = -log(1 - LIMIT)
 _MOST_NAMED = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredKind:
+class MeasuredKind(NamedTuple):
     """The properties that all measurements of a figure share."""
 
     check: str
@@ -182,13 +182,7 @@ def _base(judged: Judged, machine: str | None) -> Machine:
 def measured_kinds(judged: Judged) -> dict[MeasuredKind, list[Execution]]:
     """Return what can be a reference, by check, metric, unit, number of nodes and size."""
     by_kind = judged.figures.where(is_reference).by(
-        lambda row: MeasuredKind(
-            check=row.check,
-            metric=row.metric,
-            unit=row.unit,
-            nodes=row.nodes,
-            size=row.nominal_size,
-        )
+        lambda row: MeasuredKind(row.check, row.metric, row.unit, row.nodes, row.nominal_size)
     )
     # A log may have several results, and each needs a log of its own.
     return {
