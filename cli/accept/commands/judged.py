@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +36,6 @@ from accept.core.verdict import Verdict
 from accept.evidence import bucket, rundir, search, standard_input
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs import to_run
-from accept.foreign_logs.answer import Answer
-from accept.foreign_logs.tables import SkippedFile
 from accept.report.data import Run
 
 
@@ -251,28 +249,14 @@ _MANY_FILES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class Judged(to_run.RunData):
     """A verdict, and its plan and records."""
 
     verdict: Verdict
-    plan: Plan
-    records: tuple[Record, ...]
     #: The folder with the evidence; None: there is none on this machine.
     folder: Path | None = None
     #: `evidence.root_hash`; empty: it has no list of checksums.
     evidence_hash: str = ""
-    #: The machine that nccl-tests logs show; None for evidence of a run.
-    machine: Machine | None = None
-    #: Names of the machines that the logs may be of, if they do not show which.
-    candidates: tuple[str, ...] = ()
-    #: Remarks for people, one line each.
-    notes: tuple[str, ...] = ()
-    #: Files that were left out.
-    skipped: tuple[SkippedFile, ...] = ()
-    #: Collectives without a check, with the number of their tables.
-    unjudged: dict[str, int] = field(default_factory=dict)
-    #: Why a job failed, as its log shows it; None: none did, or it is evidence of a run.
-    answer: Answer | None = None
     #: Name of the evidence or logs for people.
     source: str = ""
     #: Paths of the logs of nccl-tests that were judged; none for evidence of a run.
@@ -392,15 +376,8 @@ def _judge_logs(
     attempt = next(iter(paths)).resolve().name if len(paths) == 1 else f"{len(paths)} paths"
     plan, verdict = _judged(logs.plan, logs.records, expect, attempt, "")
     return Judged(
+        **vars(replace(logs, plan=plan)),
         verdict=verdict,
-        plan=plan,
-        records=logs.records,
-        machine=logs.machine,
-        candidates=logs.candidates,
-        notes=logs.notes,
-        skipped=logs.skipped,
-        unjudged=logs.unjudged,
-        answer=logs.answer,
         source=", ".join([*paths.values()][:3]),
         logs=tuple(paths),
     )

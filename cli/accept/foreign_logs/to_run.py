@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from accept import __version__, config
@@ -37,23 +37,23 @@ from accept.foreign_logs.tables import Execution, Read, SkippedFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFromLogs:
-    """nccl-tests logs as the plan and records of a run."""
+class RunData:
+    """The plan and records of a run, or those of logs with remarks on them."""
 
     plan: Plan
     records: tuple[Record, ...]
-    #: The machine, reduced to what the logs show of it.
-    machine: Machine
+    #: The machine, reduced to what the logs show of it; None: it is a run.
+    machine: Machine | None = None
     #: Names of the machines that the logs may be of, if they do not show which.
-    candidates: tuple[str, ...]
+    candidates: tuple[str, ...] = ()
     #: Remarks for people, one line each.
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     #: Files without results of their own.
-    skipped: tuple[SkippedFile, ...]
+    skipped: tuple[SkippedFile, ...] = ()
     #: Collectives without a check, with the number of their tables.
-    unjudged: dict[str, int]
+    unjudged: dict[str, int] = field(default_factory=dict)
     #: Why a job failed; None: none did.
-    answer: Answer | None
+    answer: Answer | None = None
 
 
 def load(
@@ -62,7 +62,7 @@ def load(
     limits: Limits,
     *,
     collective: str | None = None,
-) -> RunFromLogs:
+) -> RunData:
     """Read the logs in `paths`, which are files, folders and archives, with their names for people.
 
     `collective` is that of tables without a name; None: it is inferred.
@@ -105,7 +105,7 @@ def load(
     ]
     if not plan.steps:
         raise _nothing_judged(next(iter(paths.values())), unjudged)
-    return RunFromLogs(
+    return RunData(
         plan=replace(plan, references=bounds, supported=supported(machine)),
         records=records,
         machine=machine,
