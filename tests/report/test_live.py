@@ -69,7 +69,7 @@ def view(*events: Event) -> RunView:
 def text(shown: RunView, seconds: float, width: int = 80, height: int = 24) -> list[str]:
     """Return the lines some seconds after the start."""
     lines = shown.lines(START + 3e7 + seconds, width, height)
-    return ["".join(part.text for part in line) for line in lines]
+    return ["".join(part for part, _ in line) for line in lines]
 
 
 def test_a_running_step_has_its_wave_its_problems_and_the_time_that_is_left() -> None:

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
@@ -198,15 +198,19 @@ def folded(names: Sequence[str]) -> str:
 
 def _ranges(numbers: Sequence[int], width: int) -> str:
     """Return numbers as "[1-3,7]", a single number without brackets, and "" for none."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
     texts = [
         f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}"
-        for low, high in ranges
+        for low, high in spans(numbers)
     ]
-    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
-    return "".join(texts) if is_one or not texts else f"[{','.join(texts)}]"
+    return "".join(texts) if len(numbers) < 2 else f"[{','.join(texts)}]"
+
+
+def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each row of consecutive numbers."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found

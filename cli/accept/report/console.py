@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol, TextIO
@@ -33,26 +32,8 @@ if TYPE_CHECKING:
 _COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
-class Style(StrEnum):
-    """The style of a part of a line, as rich names it."""
-
-    NORMAL = ""
-    TITLE = "bold"
-    DIM = "dim"
-    GOOD = "green"
-    BAD = "yellow"
-    RUNNING = "cyan"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a line."""
-
-    text: str
-    style: Style = Style.NORMAL
-
-
-Line = tuple[Part, ...]
+#: The parts of a line, each with its style as rich names it.
+Line = Sequence[tuple[str, str]]
 
 
 class View(Protocol):
@@ -199,9 +180,8 @@ class Terminal:
 
         def render() -> Text:
             lines = view.lines(time.time(), console.width, console.height)
-            parts = [[(part.text, part.style.value) for part in line] for line in lines]
             return Text("\n", no_wrap=True).join(
-                [Text.assemble(*line, no_wrap=True) for line in parts]
+                [Text.assemble(*line, no_wrap=True) for line in lines]
             )
 
         with Live(get_renderable=render, console=console, redirect_stdout=False) as live:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from accept.core.plan import Step
 from accept.core.runner.events import Event, EventKind
 from accept.core.text import count, plain
-from accept.report.console import Line, Part, Style
+from accept.report.console import Line
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 #: Columns of the elapsed time, and of the time that is left.
@@ -99,35 +99,30 @@ class RunView:
         now -= self._ahead or 0.0
         rows = self._rows.values()
         ended = [row for row in rows if row.ended is not None]
-        lines: list[Line] = [
-            (Part(line, Style.TITLE),) for line in _wrapped(self.title, width, "", 2)
-        ]
+        lines: list[Line] = [((line, "bold"),) for line in _wrapped(self.title, width, "", 2)]
         hidden = ended[: max(0, len(ended) - max(1, height - _OTHER_LINES))]
         if hidden:
-            lines.append((Part("  ✔ ", Style.GOOD), Part(count(len(hidden), "earlier step"))))
+            lines.append((("  ✔ ", "green"), (count(len(hidden), "earlier step"), "")))
         lines += [self._row(row, now, width) for row in ended[len(hidden) :]]
         lines += [self._row(row, now, width) for row in rows if row.is_running]
         pending = [row.name + (" (if needed)" * row.if_open) for row in rows if row.is_pending]
         if pending and not self._is_over:
-            lines += [
-                (Part(line, Style.DIM),)
-                for line in _wrapped(pending, width, "    ", _PENDING_LINES)
-            ]
+            lines += [((line, "dim"),) for line in _wrapped(pending, width, "    ", _PENDING_LINES)]
         if suspects := [*self._suspects()]:
             texts = [f"▲ so far: {suspects[0]}", *suspects[1:]]
-            lines += [(Part(line, Style.BAD),) for line in _wrapped(texts, width, "  ", 2)]
+            lines += [((line, "yellow"),) for line in _wrapped(texts, width, "  ", 2)]
         if self._start is not None:
             lines.append(self._bar(now, width))
         return lines
 
     def _row(self, row: _Row, now: float, width: int) -> Line:
         event = row.last
-        mark = Part(_SPINNER[int(now * 8) % len(_SPINNER)], Style.RUNNING)
+        mark = (_SPINNER[int(now * 8) % len(_SPINNER)], "cyan")
         if row.ended is not None:
             is_bad = event is not None and (
                 event.bad > 0 or (row.name == "hosts" and event.done < event.total)
             )
-            mark = Part("▲", Style.BAD) if is_bad else Part("✔", Style.GOOD)
+            mark = ("▲", "yellow") if is_bad else ("✔", "green")
         widest = max(len(row.name) for row in self._rows.values())
         name = row.name.ljust(min(_MAX_NAME, widest))
         # A step that ended has its figures in the column of the time that is left.
@@ -146,10 +141,10 @@ class RunView:
             elif row.ended is None and row.seconds:
                 left = "late"
         return (
-            Part("  "),
+            ("  ", ""),
             mark,
-            Part(f" {name}  {text.ljust(room)}"),
-            Part(f"{left:>{0 if row.ended else _LEFT}}{elapsed:>{_ELAPSED}}".rstrip(), Style.DIM),
+            (f" {name}  {text.ljust(room)}", ""),
+            (f"{left:>{0 if row.ended else _LEFT}}{elapsed:>{_ELAPSED}}".rstrip(), "dim"),
         )
 
     def _suspects(self) -> Iterator[str]:
@@ -183,7 +178,7 @@ class RunView:
         if left > 0:
             text += f" · ~{clock(left)} left"
         bar = "▓" * filled + "░" * (columns - filled)
-        return (Part(f"  {bar}", Style.RUNNING), Part(text, Style.DIM))
+        return ((f"  {bar}", "cyan"), (text, "dim"))
 
     def _slowness(self, now: float) -> float:
         """Return how much longer than planned the steps took that ended, or that are late."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup
 
+from accept.core.text import spans
 from accept.core.verdict import SuspectKind
 from accept.report.data import Run, share_of
 from accept.report.svg import Cells, Tone, cells, room_for, short, tone_of
@@ -150,25 +151,14 @@ def _brackets(run: Run, step: float) -> Iterator[Bracket]:
 
 def _frames(run: Run, position: dict[str, int], step: float, margin: int) -> Iterator[Markup]:
     """Yield outlines of the rows and columns of suspects, or of where both sides of one meet."""
-    whole = [(0, len(position))]
+    whole = [(0, len(position) - 1)]
     for suspect in run.verdict.suspects[:_MOST_FRAMES]:
         own, others = suspect.hosts, suspect.others
         if suspect.kind is SuspectKind.LINK:
             own, others = own[:1], own[1:]
-        across = _runs(position[host] for host in others if host in position) or whole
-        for begin, end in _runs(position[host] for host in own if host in position):
+        across = spans(position[host] for host in others if host in position) or whole
+        for first, last in spans(position[host] for host in own if host in position):
             for low, high in across:
-                row = margin + low * step, margin + begin * step
-                sides = (high - low) * step, (end - begin) * step
+                row = margin + low * step, margin + first * step
+                sides = (high + 1 - low) * step, (last + 1 - first) * step
                 yield Markup(_rectangle(*row, *sides) + _rectangle(*row[::-1], *sides[::-1]))
-
-
-def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the end of each row of consecutive numbers."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] == number:
-            found[-1] = found[-1][0], number + 1
-        else:
-            found.append((number, number + 1))
-    return found

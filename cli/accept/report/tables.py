@@ -10,7 +10,7 @@ from accept.core.judge import health
 from accept.core.judge.coverage import Exercise, exercises, loads_gpus, nics_of, ranks_of
 from accept.core.judge.summary import node_lists
 from accept.core.judge.suspects import HOSTS_STEP
-from accept.core.text import folded, host_list, shortened
+from accept.core.text import folded, host_list, shortened, spans
 from accept.core.verdict import State
 from accept.report.data import Run, share_of
 
@@ -136,13 +136,8 @@ def _row(run: Run, host: str, own: Sequence[Exercise], ranks: int) -> CoverageRo
 
 def _spans(numbers: Iterable[int]) -> str:
     """Return numbers in order, with ranges: "0-3, 5"; a dash if there are none."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ", ".join("-".join(map(str, part)) for part in parts) or "-"
+    texts = (f"{a}" if a == b else f"{a}-{b}" for a, b in spans(numbers))
+    return ", ".join(texts) or "-"
 
 
 @dataclass(frozen=True, kw_only=True)
