@@ -18,7 +18,6 @@ import torch
 
 from rank_io import Unusable, one_line
 
-DATASETS = ("fashion-mnist", "cifar-10", "cifar-100", "image-folder")
 #: Number of labels before the 3,072 bytes of an image; the last label is used.
 _LABELS = {"cifar-10": 1, "cifar-100": 2}
 _IMAGE = 3 * 32 * 32

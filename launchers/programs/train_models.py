@@ -83,7 +83,6 @@ GPT = {
 }
 #: True for deep blocks, then blocks per stage (He et al. 2015, arXiv:1512.03385, table 1).
 RESNETS = {"resnet18": (False, (2, 2, 2, 2)), "resnet50": (True, (3, 4, 6, 3))}
-MODELS = ("mlp", *RESNETS, *GPT)
 #: Models with more parameters are built on the device, with its own random numbers.
 _MAX_PARAMETERS_ON_CPU = 10**8
 
