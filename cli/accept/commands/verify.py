@@ -69,14 +69,8 @@ def do_verify(path: str, terminal: Terminal, *, keys: Sequence[Path], own_key: P
             checksums = evidence.read_text(folder / evidence.CHECKSUMS)
             evidence.write(folder / evidence.USER_SIGNATURE, sign(checksums, own_key))
             terminal.progress(f"signed: {folder / evidence.USER_SIGNATURE}")
-    report = Report(
-        attempt=verified.attempt,
-        outcome=verified.outcome,
-        hash=verified.hash,
-        signed_by=verified.signed_by,
-        ordered=verified.ordered,
-        explanation=explained(verified),
-    )
+    facts = {name: value for name, value in vars(verified).items() if name != "unsigned"}
+    report = Report(**facts, explanation=explained(verified))
     terminal.result(report, *_lines(report))
     return Exit.INCONCLUSIVE if is_open else Exit.PASS
 
