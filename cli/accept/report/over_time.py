@@ -35,9 +35,9 @@ class OverTime:
     normal: str
     times: tuple[tuple[str, str], ...]
     values: tuple[tuple[str, str], ...]
-    width: int
-    height: int
-    left: int
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    left: int = _LEFT
 
 
 def over_time(run: Run) -> tuple[OverTime, ...]:
@@ -114,7 +114,4 @@ def _curve(
             for part in range(4)
         ),
         values=tuple((short(y(v)), number(measure.shown(v))) for v in round_ticks(low, high)),
-        width=_WIDTH,
-        height=_HEIGHT,
-        left=_LEFT,
     )

@@ -26,10 +26,10 @@ class RailMatrix:
     cells: Cells
     #: Text, column, for the full rails.
     values: tuple[tuple[str, int], ...]
-    left: int
-    top: int
-    cell_width: int
-    cell_height: int
+    left: int = _LEFT
+    top: int = _TOP
+    cell_width: int = _WIDTH
+    cell_height: int = _HEIGHT
 
 
 def rail_matrices(run: Run) -> tuple[RailMatrix, ...]:
@@ -91,10 +91,6 @@ def _matrix(run: Run, evidence: Evidence, step: Step) -> RailMatrix | None:
             (f"{value:.0f}" if (value := _value(row)) else "failed", ranks.index(rank))
             for rank, row in full.items()
         ),
-        left=_LEFT,
-        top=_TOP,
-        cell_width=_WIDTH,
-        cell_height=_HEIGHT,
     )
 
 

@@ -33,10 +33,10 @@ class Curve:
     values: tuple[tuple[str, str], ...]
     #: Position and text of the value below which the largest message fails; None: no bound.
     bound: tuple[str, str] | None
-    width: int
-    height: int
-    left: int
-    top: int
+    width: int = _WIDTH
+    height: int = _HEIGHT
+    left: int = _LEFT
+    top: int = _TOP
 
 
 def size_curves(run: Run) -> tuple[Curve, ...]:
@@ -96,10 +96,6 @@ def _curve(title: str, unit: str, by_size: dict[int, list[float]], bound: float 
         sizes=tuple((short(x(size)), format_size(size)) for size in sizes[::every]),
         values=tuple((short(y(tick)), f"{tick:g}") for tick in _ticks(low, high)),
         bound=(short(y(bound)), f"fails below {number(bound)}") if bound and bound > 0 else None,
-        width=_WIDTH,
-        height=_HEIGHT,
-        left=_LEFT,
-        top=_TOP,
     )
 
 

@@ -54,7 +54,7 @@ class StripPlot:
     width: int
     height: int
     left: int
-    top: int
+    top: int = _TOP
 
 
 def strip_plots(run: Run) -> tuple[tuple[StripPlot, ...], tuple[Population, ...]]:
@@ -128,7 +128,6 @@ def _plot(run: Run, population: Population) -> StripPlot:
         width=left + _PANEL,
         height=bottom + (40 if rest else 2),
         left=left,
-        top=_TOP,
     )
 
 

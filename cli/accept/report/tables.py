@@ -60,8 +60,8 @@ class CoverageRow:
     """Hosts on which the same was tested."""
 
     #: The names of the hosts as a list such as `node[01-16]`, and their number.
-    hosts: str
-    count: int
+    hosts: str = ""
+    count: int = 0
     #: Number of steps, such as "14 of 14"; empty for hosts that did not take part.
     steps: str = ""
     gpus: str = ""
@@ -76,7 +76,7 @@ def coverage_rows(run: Run) -> tuple[CoverageRow, ...]:
     alike: dict[CoverageRow, list[str]] = {}
     for host in run.verdict.missing:
         gaps = (f"everything: {missing.get(host, 'it did not take part')}",)
-        alike.setdefault(CoverageRow(hosts="", count=0, gaps=gaps), []).append(host)
+        alike.setdefault(CoverageRow(gaps=gaps), []).append(host)
     every = list(exercises(run.plan, run.records, run.found, REGISTRY))
     ranks = ranks_of(run.plan, (e for e in every if e.is_done))
     by_host: dict[str, list[Exercise]] = {host: [] for host in run.found.present}
@@ -125,8 +125,6 @@ def _row(run: Run, host: str, own: Sequence[Exercise], ranks: int) -> CoverageRo
         gaps.append(f"{nics_planned - nics} of {nics_planned} NICs: {lost or reason}")
     total = len(gpus | gpus_failed | unused)
     return CoverageRow(
-        hosts="",
-        count=0,
         steps=f"{len(done)} of {len(steps)}",
         gpus=f"{_spans(gpus)} ({len(gpus)} of {total})" if has_gpus else "",
         nics=f"{nics} of {nics_planned}" if nics_planned else "",

@@ -41,9 +41,9 @@ class Timeline:
     axis: tuple[tuple[str, str], ...]
     width: int
     height: int
-    left: int
-    top: int
-    row: int
+    left: int = _LEFT
+    top: int = _TOP
+    row: int = _ROW
 
 
 def timeline(run: Run) -> Timeline | None:
@@ -79,9 +79,6 @@ def timeline(run: Run) -> Timeline | None:
         ),
         width=_LEFT + _WIDTH + 50,
         height=height,
-        left=_LEFT,
-        top=_TOP,
-        row=_ROW,
     )
 
 
