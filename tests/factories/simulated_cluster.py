@@ -20,7 +20,6 @@ from accept.core.verdict import Suspect, SuspectKind
 #: `normal`; `heavy`: Student's t with three degrees of freedom; `switch`: half of the variance is
 #: shared by the hosts of a switch in a round. All have the same standard deviation.
 Law = Literal["normal", "heavy", "switch"]
-LAWS: tuple[Law, ...] = ("normal", "heavy", "switch")
 _SWITCH = 32
 #: Executions that a fault slows are below this share of the normal speed.
 _NORMAL = 0.9

@@ -66,10 +66,6 @@ class StandinSsh:
         """Let no connection reach a host."""
         (self.control / f"down-{host}").touch()
 
-    def bring_up(self, host: str) -> None:
-        """Let connections reach a host again."""
-        (self.control / f"down-{host}").unlink(missing_ok=True)
-
     @property
     def calls(self) -> list[str]:
         """Return the arguments of every call so far, one line each."""
