@@ -18,7 +18,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import IO, BinaryIO, Protocol
@@ -216,7 +216,7 @@ class _Reader:
                 yield from self._tar(tar, entry, path, archives=archives)
             elif kind is _Format.PLAIN:
                 source = _Holes(file) if archives == 0 else file
-                yield _with(entry, self._blocks(source, path))
+                yield replace(entry, blocks=self._blocks(source, path))
             else:
                 yield from self._compressed(kind, file, entry, path, archives=archives)
         except _DAMAGE as error:
@@ -229,7 +229,7 @@ class _Reader:
         self.count(path)
         self._check(0, path)
         if self._is_whole(entry.parts):
-            yield _with(entry, self._blocks(source, path))
+            yield replace(entry, blocks=self._blocks(source, path))
             return
         if entry.is_other_kind:
             yield entry
@@ -237,7 +237,7 @@ class _Reader:
         peeked = _Peeked(source)
         kind = _format(peeked.head)
         if kind is _Format.PLAIN:
-            yield _with(entry, self._blocks(peeked, path))
+            yield replace(entry, blocks=self._blocks(peeked, path))
         elif archives > self._limits.archives:
             raise BadEvidence(
                 f"{plain(entry.name)}: more than {self._limits.archives} archives in each other",
@@ -263,7 +263,7 @@ class _Reader:
         if _format(peeked.head) is _Format.TAR:
             yield from self._tar(Tar(peeked), entry, path, archives=archives)
         else:
-            yield _with(entry, self._blocks(peeked, path))
+            yield replace(entry, blocks=self._blocks(peeked, path))
 
     def _tar(self, tar: Tar, entry: Entry, path: Path, *, archives: int) -> Iterator[Entry]:
         for member in tar:
@@ -335,12 +335,6 @@ class _Reader:
                 code=Code.ARCHIVE_TOO_LARGE,
                 hint="name only the logs, in several commands",
             )
-
-
-def _with(entry: Entry, blocks: Iterator[bytes]) -> Entry:
-    return Entry(
-        name=entry.name, parts=entry.parts, path=entry.path, named=entry.named, blocks=blocks
-    )
 
 
 def _member(archive: Entry, name: str) -> Entry:

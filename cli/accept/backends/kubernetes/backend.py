@@ -98,12 +98,7 @@ def submit(
         if run.earlier:
             finished = bz2.compress(pack_finished(Path(run.earlier), run.plan))
             (folder / FINISHED).write_bytes(finished)
-        place = RunPlace(
-            kubeconfig=api.place.kubeconfig,
-            context=api.place.context,
-            namespace=api.place.namespace,
-            release=name.release,
-        )
+        place = RunPlace(**vars(api.place), release=name.release)
         job = Job(
             schema=1,
             backend="kubernetes",
