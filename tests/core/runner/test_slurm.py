@@ -81,6 +81,22 @@ def test_a_step_that_fails_for_another_reason_blames_no_single_node(folder: Path
     assert all(isinstance(result, Problem) for result in ended.outcome().values())
 
 
+def test_a_node_with_a_full_disk_is_named_when_its_task_ends(folder: Path) -> None:
+    full = "tar: core.tar: Cannot write: No space left on device"
+    (folder / "tar").write_text(
+        f"#!/bin/sh\necho '{full}' >&2; echo tar: Exiting with failure status >&2; exit 2\n"
+    )
+    (folder / "tar").chmod(0o755)
+    warning = "echo 'srun: cluster configuration lacks support for cpu binding' >&2"
+    task = 'for task; do :; done; SLURMD_NODENAME=n2 SLURM_NODEID=1 sh -c "$task"'
+    outcome = step(folder, f"{warning}; {task}").outcome()
+    problem, late = outcome["n2"], outcome["n1"]
+    assert isinstance(problem, Problem)
+    assert isinstance(late, Problem)
+    assert (problem.cause, problem.message) == (Cause.DISK_FULL, f"n2: {full}")
+    assert "cpu binding" not in late.message
+
+
 def test_a_node_whose_restart_ends_the_step_is_named_by_its_number(
     folder: Path,
 ) -> None:

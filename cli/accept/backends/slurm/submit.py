@@ -382,8 +382,8 @@ main() {
     rm -rf @WORK@
     # `accept cancel` may come before Python, which removes the folder then.
     trap 'cd / && rm -rf @WORK@; exit 5' TERM
-    mkdir @WORK@ && cd @WORK@ || exit 4
-    payload | base64 -d > @PAYLOAD@ && tar -xf @PAYLOAD@ || exit 4
+    mkdir @WORK@ && cd @WORK@ && payload | base64 -d > @PAYLOAD@ && tar -xf @PAYLOAD@ ||
+        fail "$SLURMD_NODENAME cannot write: $(df -hP "$(dirname @WORK@)" | tail -n 1)"
     ACCEPT_DIR=$(pwd)
     # shellcheck source=/dev/null
     . ./env.sh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from accept.backends.job import Job
@@ -128,12 +128,7 @@ def understood(host: str, reply: Reply) -> Ready | Problem:
     result = host_setup.understood(host, reply.out.decode(errors="replace").splitlines())
     if isinstance(result, Problem) or (result and reply.exit == 0):
         return result
-    message = last_line(reply.err)
-    if "no space left" in reply.err.lower():
-        cause = Cause.DISK_FULL
-    elif reply.exit in (255, None):
-        cause = ssh_cause(reply.err)
-    else:
-        cause = Cause.LAUNCH_FAILED
-        message = message or f"it could not be prepared: exit {reply.exit}"
-    return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
+    problem = host_setup.ended(host, reply.err.splitlines())
+    if problem.cause is Cause.DISK_FULL or reply.exit not in (255, None):
+        return problem
+    return replace(problem, cause=ssh_cause(reply.err), message=f"{host}: {last_line(reply.err)}")

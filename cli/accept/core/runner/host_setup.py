@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from shlex import quote
 
 from accept.core import causes
+from accept.core.causes import Cause
 from accept.core.facts import POSITION
 from accept.core.records import Problem
+from accept.core.text import plain
 
 #: Format of a port, or of a part of a version.
 _NUMBER = re.compile(r"\d{1,5}", re.ASCII)
@@ -107,3 +109,12 @@ def understood(host: str, lines: Iterable[str]) -> Ready | Problem | None:
         cause, message = causes.reported(text, message)
         return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
     return None
+
+
+def ended(host: str, errors: Iterable[str]) -> Problem:
+    """Return why `set_up` has ended without a result, by its untrusted errors."""
+    lines = [line for line in errors if line.strip()] or ["it could not be prepared"]
+    full = next((line for line in lines if "no space left" in line.lower()), "")
+    cause = Cause.DISK_FULL if full else Cause.LAUNCH_FAILED
+    message = f"{host}: {plain(full or lines[-1], 300)}"
+    return Problem(cause=cause, message=message, check="hosts", host=host)

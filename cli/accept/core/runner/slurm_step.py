@@ -15,7 +15,7 @@ from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.records import Problem
-from accept.core.runner.host_setup import Ready, set_up, understood
+from accept.core.runner.host_setup import Ready, ended, set_up, understood
 from accept.core.runner.ssh import outer_environment
 from accept.core.text import folded, plain
 
@@ -25,8 +25,8 @@ PAYLOAD, _STEP_LOG = "payload.tar", "step.log"
 _END_SECONDS = 30.0
 #: Prefix of each line that a task prints. Other lines come from the site's scripts.
 _MARK = "accept-node"
-#: The first word of the line with the number of a node in the step.
-_NUMBER = "number"
+#: The first word of the line with the number of a node in the step, and the last line of a task.
+_NUMBER, _ENDED = "number", "ended"
 _LINE = re.compile(rf"{_MARK} (\S+) (.*)")
 #: What srun prints when it ends a step on all nodes, in spite of `--no-kill`: a node restarted, so
 #: its connection was reset, and its daemon does not know the step. The number is SLURM_NODEID.
@@ -51,6 +51,8 @@ _OWN_CODES = (
     Code.RESUME_NOT_SENT,
     Code.OUTPUT_TOO_LONG,
 )
+#: An error of srun, or of the step of a node; warnings explain no failure.
+_ERROR = re.compile(r": (?:error|fatal): ")
 #: Message of srun if it cannot reach the daemon of a node.
 _NOT_LAUNCHED = re.compile(r"Task launch for \S+ failed on node ([\w.-]+): ([^\n]*)")
 
@@ -158,7 +160,8 @@ class Step:
         marked = (
             f"trap : TERM; printf '{_MARK} %s {_NUMBER} %s\\n' "
             f'"$SLURMD_NODENAME" "$SLURM_NODEID"; ( {command} ) 2>&1 | while IFS= read -r line; do '
-            f'printf \'{_MARK} %s %s\\n\' "$SLURMD_NODENAME" "$line"; done'
+            f'printf \'{_MARK} %s %s\\n\' "$SLURMD_NODENAME" "$line"; done; '
+            f"printf '{_MARK} %s {_ENDED}\\n' \"$SLURMD_NODENAME\""
         )
         self._nodes = tuple(nodes)
         self._log = folder / _STEP_LOG
@@ -227,6 +230,8 @@ class Step:
         if len(lines) < _MAX_LINES:
             lines.append(text[:_MAX_LINE])
         result = understood(name, lines)
+        if result is None and text == _ENDED:
+            result = ended(name, lines[:-1])
         if result is not None and name not in self.results:
             with self.changed:
                 self.results[name] = result
@@ -257,8 +262,8 @@ class Step:
 
     def outcome(self) -> dict[str, Ready | Problem]:
         """Return the current result of each node."""
-        errors = self._errors().splitlines()
-        late = "the job's step did not start on it in time"
+        errors = [line for line in self._errors().splitlines() if _ERROR.search(line)]
+        late = "the job's step did not start on it, or did not prepare it, in time"
         if errors:
             # The messages of srun after an error of Pyxis are less precise.
             shown = next((line for line in reversed(errors) if " pyxis: " in line), errors[-1])
