@@ -38,7 +38,7 @@ class Phase(StrEnum):
     RUNNING = "running"
     #: The run used this machine, has ended, and was not collected.
     ENDED = "ended"
-    #: The run used this machine, and nothing of it is left.
+    #: The run has ended, and nothing of it is left to collect.
     GONE = "gone"
 
 

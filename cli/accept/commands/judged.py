@@ -157,6 +157,10 @@ def _not_collected(folder: Path, name: str) -> BadEvidence:
             code=Code.RUN_STILL_RUNNING,
             hint=f"follow it: {command_line('accept', 'watch', name)}",
         )
+    if progress.phase is Phase.GONE:
+        return BadEvidence(
+            f"{folder.name} left no evidence", code=Code.EVIDENCE_GONE, hint="run again"
+        )
     return BadEvidence(
         f"the evidence of {folder.name} was not collected",
         code=Code.EVIDENCE_NOT_COLLECTED,

@@ -132,11 +132,11 @@ def finish(
         follow(job, folder, terminal, detach=detach)
     except FirstHostLost as error:
         interrupted = error
-        terminal.progress(str(error))
+        terminal.progress(error.message)
         if restart and (again := start_again(job, folder, error, terminal)):
             return finish(*again, terminal, detach=detach, max_bad=max_bad)
     except Interrupted as error:
-        terminal.progress(str(error))
+        terminal.progress(error.message)
         interrupted = error
     except NotStarted:
         cancel(job, folder, terminal)

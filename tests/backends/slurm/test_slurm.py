@@ -232,6 +232,21 @@ def test_a_job_that_slurm_ends_before_it_left_evidence_is_interrupted(
     fails(error, 5)
 
 
+@pytest.mark.parametrize(
+    ("node", "advice"), [("", "nothing was measured: run again"), ("n1", "set ACCEPT_RUNS to")]
+)
+def test_no_command_is_suggested_for_evidence_that_no_command_brings_back(
+    slurm: StandinSlurm, node: str, advice: str
+) -> None:
+    slurm.set("scontrol", f"echo '{HELD.replace('PENDING', 'CANCELLED')}{node}'")
+    done = accept("run", *TWO, "--quiet")
+    assert (done.code, done.error) == (5, "E-SLURM-CANCELLED")
+    assert advice in done.err
+    assert "accept collect" not in done.err
+    assert accept("judge", "last").error == "E-EVIDENCE-GONE"
+    assert "nothing is left to collect" in accept("list", "runs").out
+
+
 def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
     slurm: StandinSlurm,
 ) -> None:

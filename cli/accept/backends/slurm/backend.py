@@ -19,7 +19,6 @@ from accept.backends.job import Job
 from accept.backends.protocol import FreeNodes, Note, Question, Remark
 from accept.backends.protocol import attempt_name as attempt_name
 from accept.backends.protocol import check_job as check_job
-from accept.backends.protocol import progress as progress
 from accept.backends.remote import Reach
 from accept.backends.requirements import tools_here
 from accept.backends.slurm import nodes
@@ -28,6 +27,7 @@ from accept.backends.slurm.doctor import doctor as doctor
 from accept.backends.slurm.follow import cancel as cancel
 from accept.backends.slurm.follow import collect as collect
 from accept.backends.slurm.follow import delete as delete
+from accept.backends.slurm.follow import progress as progress
 from accept.backends.slurm.follow import watch as watch
 from accept.backends.slurm.nodes import allocated_nodes as allocated_nodes
 from accept.backends.slurm.submit import allocation_options

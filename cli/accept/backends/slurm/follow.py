@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from accept.backends import manage
+from accept.backends import manage, protocol
 from accept.backends.job import Job, SlurmJob
-from accept.backends.protocol import FirstHostLost, Say, still_running
+from accept.backends.protocol import FirstHostLost, Phase, Progress, Say, still_running
 from accept.backends.slurm.client import JobState, call, expand_nodes, job_state, reach_of
 from accept.backends.slurm.submit import SHARED, step_name
 from accept.core import evidence
@@ -22,6 +22,8 @@ from accept.evidence import bucket
 from accept.evidence.archive import unpack_evidence
 from accept.evidence.rundir import EVIDENCE
 
+#: A file in the shared folder of a job that has ended without evidence.
+GONE = "gone"
 #: Seconds between two queries of a waiting job, and of one that runs or ends.
 _WAIT_LOOK, _LOOK = 3.0, 1.0
 #: A connection that lasts at least this many seconds was not refused.
@@ -193,7 +195,7 @@ def _ended(job: Job, state: JobState, shared: Path, console: manage.Console) -> 
         raise Interrupted(
             f"job {number} {text}{f': {failure.message}' if failure else ''}",
             code=code,
-            hint=f"what was measured: accept collect {job.attempt}",
+            hint=_what_is_left(job, state, shared),
         )
     if status is None:
         status = state.exit if state.state in ("COMPLETED", "FAILED") else None
@@ -208,9 +210,33 @@ def _ended(job: Job, state: JobState, shared: Path, console: manage.Console) -> 
         raise Interrupted(
             f"job {number} has ended: {reason}",
             code=Code.SLURM_JOB_ENDED,
-            hint=f"what was measured: accept collect {job.attempt}",
+            hint=_what_is_left(job, state, shared),
         )
     return status
+
+
+def _what_is_left(job: Job, state: JobState, shared: Path) -> str:
+    """Return the advice on the evidence of a job that Slurm has ended."""
+    if (shared / ARCHIVE).exists() or _finished(job, shared).is_dir():
+        return f"what was measured: accept collect {job.attempt}"
+    if state.first and not (shared / NODE).exists():
+        return (
+            "nothing of it is left, because its nodes did not see the folder of the run: set "
+            "ACCEPT_RUNS to a folder that they see, and run again"
+        )
+    return "nothing was measured: run again"
+
+
+def _finished(job: Job, shared: Path) -> Path:
+    """Return the folder to which the coordinator sends each finished step."""
+    return shared / "runs" / job.attempt
+
+
+def progress(job: Job, *, folder: Path) -> Progress:
+    """Return whether the start was confirmed, or the job has ended without evidence."""
+    if (folder / SHARED / GONE).exists():
+        return Progress(phase=Phase.GONE)
+    return protocol.progress(job, folder=folder)
 
 
 def _appear(shared: Path, name: str, *, only_if: bool) -> None:
@@ -267,16 +293,18 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
     _appear(shared, STATUS, only_if=(shared / NODE).exists() and not is_lost)
     if (shared / ARCHIVE).exists():
         unpack_evidence(shared / ARCHIVE, target, source="the archive of the job")
-    elif (sent := shared / "runs" / job.attempt).is_dir():
+    elif (sent := _finished(job, shared)).is_dir():
         # The evidence is complete if the job was lost during a hold.
         if not bucket.fetch(str(sent), target):
             say("the job ended before its evidence was complete: only finished steps were kept")
     else:
         failure = _failure(shared, state)
+        if state.ended and shared.is_dir():
+            evidence.write(shared / GONE, "")
         raise NoEvidence(
             f"job {_slurm(job).id} left no evidence{f': {failure.message}' if failure else ''}",
             code=Code.EVIDENCE_GONE,
-            hint=f"see {shared}" if shared.exists() else "run again",
+            hint=f"see {shared / JOB_LOG}" if (shared / JOB_LOG).exists() else "run again",
         )
     return target
 
