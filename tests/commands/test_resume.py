@@ -174,7 +174,7 @@ def test_steps_that_are_too_large_for_the_script_of_a_job_are_refused(
     run = resumed(folder)
     job = SlurmRun(
         attempt="new", folder="/new", shared="/new", start_seconds=1.0, life_seconds=1.0,
-        keep_seconds=1.0, hold_seconds=1.0, gpus=False, busy_ok=False,
+        keep_seconds=1.0, enough_minutes=7, hold_seconds=1.0, gpus=False, busy_ok=False,
     )  # fmt: skip
     bundle = load_bundle(folder / rundir.RENDERED, run.plan)
     with pytest.raises(NotStarted) as error:

@@ -14,11 +14,11 @@ class StandinSlurm:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        partitions = "echo gpu*; echo cpu"
-        self.set("sinfo", f"case $* in *%P*) {partitions} ;; *) printf '{NODES}' ;; esac")
+        partitions = "*%P*) echo gpu*; echo cpu ;; *%R*) echo 'gpu|up|infinite' ;;"
+        self.set("sinfo", f"case $* in {partitions} *) printf '{NODES}' ;; esac")
         self.set("sbatch", "echo 7")
         self.set("scancel", f'echo "$*" >> {folder}/cancelled')
-        self.set("scontrol", f"echo '{HELD}'")
+        self.set("scontrol", f"case $* in *hostnames*) echo $3 ;; *) echo '{HELD}' ;; esac")
 
     def set(self, name: str, script: str) -> None:
         """Replace a command."""

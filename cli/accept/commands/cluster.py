@@ -57,6 +57,8 @@ class SiteFile(Answers):
 def do_nodes(options: Options, terminal: Terminal) -> int:
     """Print the names of the free nodes, one a line, as `--nodes @FILE` takes them."""
     name = named_backend(options, site_of(options))
+    if name is None:
+        terminal.progress("asking Kubernetes; for Slurm, give --partition")
     nodes = backends.NODE_LISTS.get(name or "") or backends.CLUSTER
     names = nodes.free_nodes(options).names
     terminal.result(FreeNodes(nodes=names), "\n".join(names))

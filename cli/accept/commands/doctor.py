@@ -80,7 +80,8 @@ def _rows(needs: Sequence[Need], run: Resolved) -> Iterator[tuple[str, str]]:
         bad = folded(tuple(dict.fromkeys(need.host for need in missing)))
         yield "not ready", f"{count(len(missing), 'requirement')} missing on {bad}"
     else:
-        hosts = folded(tuple(dict.fromkeys(need.host for need in needs)))
+        taking_part = (n.host for n in needs if n.code is not Requirement.NODE_LEFT_OUT)
+        hosts = folded(tuple(dict.fromkeys(taking_part)))
         unknown = tuple(dict.fromkeys(need.what for need in needs if not need.checked))
         open_questions = f"; not checked: {', '.join(unknown)}" if unknown else ""
         yield "ready", f"nothing is missing on {hosts or 'this machine'}{open_questions}"

@@ -225,7 +225,7 @@ def planned(run: Resolved, kept: Collection[str] = ()) -> PlannedRun:
     plan: Plan = run.plan
     left = [step for step in plan.steps if step.id not in kept]
     seconds = sum(step.estimate for step in left if not step.if_open)
-    at_most = sum(step.estimate * (1 + step.repeats / max(1, step.rounds)) for step in left)
+    at_most = sum(step.at_most for step in left)
     gpus = plan.gpus_used if plan.gpus_used is not None else plan.machine.gpus
     hours = None if gpus is None else round(seconds * gpus * (plan.nodes or 1) / 3600, 2)
     return PlannedRun(

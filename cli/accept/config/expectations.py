@@ -19,15 +19,18 @@ _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _DURATION = re.compile(
     r"(?:(\d{1,4})d)?(?:(\d{1,6})h)?(?:(\d{1,8})m)?(?:(\d{1,9}(?:\.\d{1,3})?)s)?"
 )
+#: The forms of Slurm that have days, or hours, minutes and seconds.
+_CLOCK = re.compile(r"(?=.*-|.*:.*:)(?:(\d{1,4})-)?(\d{1,4})(?::(\d\d))?(?::(\d\d))?")
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of "90s", "15m", "1h30m", "7d", or a plain number of seconds.
+    """Return the seconds of "90s", "15m", "1h30m", "7d", "1-12:00:00", or a number of seconds.
 
     Raises Invalid, whose hint is the valid forms, for any other text and for zero.
     """
     stripped = text.strip().lower()
-    match = _DURATION.fullmatch(f"{stripped}s" if stripped[-1:].isdigit() else stripped)
+    plain_seconds = f"{stripped}s" if stripped[-1:].isdigit() else stripped
+    match = _DURATION.fullmatch(plain_seconds) or _CLOCK.fullmatch(stripped)
     parts = match.groups() if match and stripped.isascii() else ()
     seconds = sum(
         float(part or 0) * _SECONDS[unit] for part, unit in zip(parts, "dhms", strict=False)
@@ -36,7 +39,7 @@ def parse_duration(text: str) -> float:
         raise Invalid(
             (),
             f"{escaped(text)!r} is not a valid duration",
-            "write seconds above 0, or numbers with d, h, m, s, such as 90s, 15m or 1h30m",
+            "write seconds above 0, HH:MM:SS, or numbers with d, h, m, s such as 90s or 1h30m",
         )
     return seconds
 

@@ -6,6 +6,7 @@ seconds, durations are seconds, sizes are bytes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -272,6 +273,11 @@ class Step:
     #: The tool that it runs; None: a check of `accept`.
     tool: Tool | None = None
 
+    @property
+    def at_most(self) -> Seconds:
+        """Return the estimate with all waves of pairs that may follow, in seconds."""
+        return self.estimate * (1 + self.repeats / max(1, self.rounds))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
@@ -455,6 +461,15 @@ class Plan:
     #: SHA-256 over all other rendered files, so that `hash` covers them too. Empty if an older
     #: version rendered the plan: its hash cannot be verified from the plan alone.
     files_hash: str = ""
+
+    @property
+    def enough_minutes(self) -> int:
+        """Return the shortest time limit of a job of Slurm in which all steps fit.
+
+        Slurm announces the limit up to 3 minutes before, and the run then ends.
+        """
+        steps = sum(step.at_most for step in self.steps)
+        return math.ceil((self.start_seconds + steps + self.collect_seconds) / 60) + 3
 
     @property
     def checks(self) -> tuple[str, ...]:

@@ -253,6 +253,10 @@ def choose_target(options: Options, site: Site) -> Target:
     _check_slurm_options(options, backend)
     if backend == "ssh":
         hosts = _without(hosts, options.slurm.exclude)
+    if backend == "slurm" and hosts and options.slurm.exclude:
+        # The job excludes them as well, so the back end looks at names of other nodes.
+        excluded = expand(options.slurm.exclude)
+        hosts = _without(hosts, [host for host in hosts if host in excluded])
     nodes = _count_nodes(options, site, hosts, backend)
     if backend == "kubernetes":
         check_image(options.image or site.kubernetes.image)
@@ -534,6 +538,10 @@ def resolve(options: Options) -> Resolved:
         collectors=collectors,
         collect_seconds=float(sum(one.timeout for one in collectors)),
     )
+    limit, enough = settings.slurm.time, plan.enough_minutes
+    if backend == "slurm" and limit and limit < 60 * enough:
+        text = f"the job's time limit of {duration(limit)} may end this run early"
+        longer = (*longer, f"{text}; enough: --time {enough}m")
     run = Resolved(
         machine=machine.value,
         suite=suite.value,

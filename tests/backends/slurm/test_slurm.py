@@ -6,11 +6,12 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from tests.factories.clock import Clock
 from tests.factories.command_line import accept, refused
-from tests.factories.standin_slurm import HELD, StandinSlurm
+from tests.factories.standin_slurm import HELD, NODES, StandinSlurm
 
 from accept.backends.slurm import backend
 from accept.backends.slurm.client import JobState, parse_job
@@ -64,6 +65,9 @@ def fails(error: str, code: int) -> None:
         (["n1,n9"], "", "E-SLURM-NODE-UNKNOWN", 2),
         (["n1,n3"], "", "E-SLURM-NODE-UNUSABLE", 4),
         (["4"], "", "E-SLURM-TOO-MANY-NODES", 2),
+        (["3", "--exclude", "n1"], "", "E-SLURM-TOO-MANY-NODES", 2),
+        (["all", "--exclude", "n9"], "", "E-SLURM-NODE-UNKNOWN", 2),
+        (["n1,n2"], "slurm: {exclude: [n1]}\n", "E-NODES-MISMATCH", 2),
         (["2", "--time", "soon"], "", "E-OPTION-DURATION", 2),
         (["2", "--partition", "a b"], "", "E-SLURM-OPTION", 2),
         (["2", "--sbatch-arg", "switches=1"], "", "E-SLURM-OPTION", 2),
@@ -101,6 +105,32 @@ def test_what_sbatch_refuses_has_its_own_code(
 ) -> None:
     slurm.fail("sbatch", f"{REFUSED}: {text}")
     is_refused("--nodes", "2", error=error, code=code)
+
+
+def test_the_option_that_sbatch_does_not_know_is_named(slurm: StandinSlurm) -> None:
+    lines = ("sbatch: unrecognized option '--foo=1'", 'Try "sbatch --help" for more information')
+    slurm.set("sbatch", "".join(f"echo {quote(line)} >&2; " for line in lines) + "exit 255")
+    assert "'--foo=1'" in is_refused("--nodes", "2", error="E-SLURM-REFUSED")
+
+
+@pytest.mark.parametrize(
+    ("partition", "time", "figures"),
+    [
+        ("gpu|down|infinite", "", ["partition gpu is down"]),
+        ("gpu|up|10:00", "", ["42 min", "allows 10", "--time 10m"]),
+        ("gpu|up|5:00", "", ["42 min", "allows 5", "--time 7m"]),
+        ("gpu|up|1-00:00:00", "1-00:01:00", ["1441 min", "allows 1440"]),
+    ],
+)
+def test_a_job_that_its_partition_never_starts_is_not_submitted(
+    slurm: StandinSlurm, partition: str, time: str, figures: list[str]
+) -> None:
+    others = f"*%P*) echo gpu ;; *) printf '{NODES}' ;;"
+    slurm.set("sinfo", f"case $* in *%R*) echo '{partition}' ;; {others} esac")
+    of_time = ["--time", time] if time else []
+    words = ("--partition", "gpu", "--nodes", "2", *of_time)
+    shown = is_refused(*words, error="E-SLURM-NEVER-STARTS", code=4)
+    assert [figure for figure in figures if figure not in shown] == []
 
 
 @pytest.mark.parametrize(
@@ -266,7 +296,7 @@ def test_a_job_that_is_cancelled_before_its_program_starts_leaves_no_folder(tmp_
     site.write_text(f"tools: {{python: {python}}}\n")
     run = SlurmRun(
         attempt="one", folder=f"{tmp_path}/accept-one", shared="", start_seconds=1, life_seconds=1,
-        keep_seconds=1, hold_seconds=1, gpus=False, busy_ok=True,
+        keep_seconds=1, enough_minutes=7, hold_seconds=1, gpus=False, busy_ok=True,
     )  # fmt: skip
     bundle = render(resolve(Options(machine="cpu", backend="slurm", nodes=1, site=str(site))))
     (tmp_path / "script").write_text(batch_script(run, bundle))
@@ -287,13 +317,52 @@ def test_a_dry_run_shows_when_the_job_would_start(slurm: StandinSlurm) -> None:
     assert rundir.listed() == ()
 
 
+def test_a_dry_run_names_the_drained_nodes_that_its_job_would_wait_for(
+    slurm: StandinSlurm,
+) -> None:
+    slurm.fail("sbatch", "allocation failure: Requested node configuration is not available")
+    words = ("--backend", "slurm", "-m", "cpu", "--dry-run", "--nodes")
+    done = accept("run", *words, "3")
+    assert done.code == 0, done.err
+    assert "n3 (drained: bad fan)" in done.err
+    assert accept("run", *words, "2").error == "E-SLURM-CONSTRAINT"
+
+
+@pytest.mark.usefixtures("slurm")
+def test_an_excluded_node_of_a_list_is_left_out() -> None:
+    done = accept(
+        "submit", "--backend", "slurm", "-m", "cpu", "--nodes", "n1,n2", "--exclude", "n1"
+    )
+    assert "1 node over slurm (n2)" in done.err
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_time_limit_that_is_too_short_is_shown_with_one_that_is_enough() -> None:
+    assert "enough: --time 7m" in accept("submit", *TWO, "--time", "00:01:00").err
+    assert "enough" not in accept("submit", *TWO, "--time", "7m").err
+
+
+@pytest.mark.usefixtures("slurm")
+def test_no_drained_node_is_called_ready() -> None:
+    assert "nothing is missing on slurm;" in accept("doctor", *TWO).out
+
+
+@pytest.mark.usefixtures("slurm")
+def test_the_list_of_nodes_without_a_cluster_names_the_option_for_slurm() -> None:
+    assert "--partition" in accept("list", "nodes").err
+
+
 @pytest.fixture
 def many(slurm: StandinSlurm) -> StandinSlurm:
     """Return a cluster of 4,096 idle nodes."""
     names = [f"a-long-name-of-a-node-n{number:04}" for number in range(1, 4097)]
     (slurm.folder / "nodes").write_text("".join(f"{name}|idle|gpu:8|none\n" for name in names))
     (slurm.folder / "left").write_text("\n".join(names[2:]))
-    slurm.set("sinfo", f"case $* in *%P*) echo gpu* ;; *) cat {slurm.folder}/nodes ;; esac")
+    slurm.set(
+        "sinfo",
+        f"case $* in *%P*) echo gpu* ;; *%R*) echo 'gpu|up|infinite' ;; "
+        f"*) cat {slurm.folder}/nodes ;; esac",
+    )
     return slurm
 
 

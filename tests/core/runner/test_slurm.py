@@ -17,7 +17,7 @@ from accept.core.runner.slurm_step import PAYLOAD, Failure, SlurmRun, Step, node
 
 RUN = SlurmRun(
     attempt="a1", folder="/tmp/accept-a1", shared="/nowhere", start_seconds=60, life_seconds=60,
-    keep_seconds=60, hold_seconds=0, gpus=False, busy_ok=False,
+    keep_seconds=60, enough_minutes=7, hold_seconds=0, gpus=False, busy_ok=False,
 )  # fmt: skip
 
 

@@ -48,6 +48,8 @@ class Answer:
     def reason(self) -> str:
         """Return the last line of errors, without the name of the program."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        # The line before names the option that is wrong.
+        lines = [line for line in lines if not line.startswith("Try ")] or lines
         text = lines[-1] if lines else f"exit status {self.exit}"
         return plain(re.sub(r"^\w+: (error: )?", "", text), 300)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -79,9 +80,8 @@ def partition_of(slurm: Slurm) -> str:
 
 def nodes_of(partition: str) -> tuple[Node, ...]:
     """Return the nodes of a partition, in Slurm's order."""
-    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%G|%E"]
-    if partition:
-        words.append(f"--partition={partition}")
+    where = f"--partition={partition}" if partition else "--all"
+    words = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%G|%E", where]
     nodes = {}
     for line in query(*words).splitlines():
         name, _, rest = line.partition("|")
@@ -99,13 +99,17 @@ def allocated_nodes() -> tuple[str, ...]:
     return expand_nodes(os.environ.get("SLURM_JOB_NODELIST", ""))
 
 
-def check_request(site: Site, hosts: Sequence[str], nodes: int) -> tuple[Node, ...]:
+def check_request(
+    site: Site, hosts: Sequence[str], nodes: int, *, minutes: int, enough: int
+) -> tuple[Node, ...]:
     """Return the nodes of the partition that the run may use.
 
+    `minutes` is the time limit of the job, and `enough` the shortest one for the plan.
     Raises BadInput or NotStarted if these nodes are not available, now or later.
     """
     check_results(site)
     partition = partition_of(site.slurm)
+    _check_partition(site.slurm, partition, minutes, enough)
     shown = f"partition {partition or '(default)'}"
     known = {node.name: node for node in nodes_of(partition)}
     if unknown := [name for name in hosts if name not in known]:
@@ -121,13 +125,71 @@ def check_request(site: Site, hosts: Sequence[str], nodes: int) -> tuple[Node, .
             code=Code.SLURM_NODE_UNUSABLE,
             hint="leave them out, or have them resumed",
         )
-    if nodes > len(known):
+    excluded = excluded_by(site.slurm)
+    if clash := [name for name in hosts if name in excluded]:
         raise BadInput(
-            f"{count(nodes, 'node')} requested, and {shown} has {len(known)}",
-            code=Code.SLURM_TOO_MANY_NODES,
-            hint=f"give --nodes {len(known)} or fewer",
+            f"slurm.exclude has the requested node {clash[0]}",
+            code=Code.NODES_MISMATCH,
+            hint="leave it out, or correct slurm.exclude in the site file",
         )
-    return tuple(known[name] for name in hosts) if hosts else tuple(known.values())
+    others = excluded.difference(known)
+    if unknown := sorted(others.difference(node.name for node in nodes_of("") if others)):
+        raise BadInput(
+            f"--exclude: Slurm has no node {plain(unknown[0], 200)}",
+            code=Code.SLURM_NODE_UNKNOWN,
+            hint=f"nodes of {shown}: {shortened(list(known), 8)}",
+        )
+    free = [node for name, node in known.items() if name not in excluded]
+    if nodes > len(free):
+        raise BadInput(
+            f"{count(nodes, 'node')} requested, and {shown} has {len(free)}"
+            + " that are not excluded" * bool(excluded),
+            code=Code.SLURM_TOO_MANY_NODES,
+            hint=f"give --nodes {len(free)} or fewer",
+        )
+    return tuple(known[name] for name in hosts) if hosts else tuple(free)
+
+
+def excluded_by(slurm: Slurm) -> set[str]:
+    """Return the names of the nodes that the settings exclude."""
+    return {name for pattern in slurm.exclude for name in expand_nodes(pattern)}
+
+
+def _check_partition(slurm: Slurm, partition: str, minutes: int, enough: int) -> None:
+    """Raise NotStarted if the partition never starts a job of so many minutes."""
+    where = f"--partition={partition}"
+    answer = query("sinfo", "--noheader", where, "--format=%R|%a|%l") if partition else ""
+    rows = [row for line in answer.splitlines() if len(row := line.strip().split("|")) == 3]
+    limits = [_minutes(limit) for _, state, limit in rows if state == "up"]
+    if not rows:
+        return
+    if not limits:
+        raise NotStarted(
+            f"partition {partition} is {', '.join(dict.fromkeys(row[1] for row in rows))}",
+            code=Code.SLURM_NEVER_STARTS,
+            hint="give another one: sinfo lists them",
+        )
+    # A quality of service may allow more.
+    if (most := max(limits)) < minutes and not slurm.qos:
+        hint = f"give --time {most:.0f}m"
+        if most < enough:
+            hint = f"leave steps out (--only, --budget): this plan needs --time {enough}m"
+        raise NotStarted(
+            f"the job's time limit is {minutes} min, and partition {partition} allows {most:.0f}",
+            code=Code.SLURM_NEVER_STARTS,
+            hint=hint,
+        )
+
+
+def _minutes(limit: str) -> float:
+    """Return a time limit of `sinfo`, such as 1-12:00:00 or 30:00; infinity if there is none."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+)*", limit):
+        return math.inf
+    days, _, clock = limit.rpartition("-")
+    minutes = 1440.0 * int(days or 0)
+    for place, part in enumerate(reversed(clock.split(":"))):
+        minutes += int(part) * 60.0 ** (place - 1)
+    return minutes
 
 
 def check_results(site: Site) -> None:
@@ -148,7 +210,7 @@ def idle_nodes(site: Site) -> FreeNodes:
     Raises NotStarted if no node is idle.
     """
     partition = partition_of(site.slurm)
-    excluded = {name for pattern in site.slurm.exclude for name in expand_nodes(pattern)}
+    excluded = excluded_by(site.slurm)
     nodes = nodes_of(partition)
     idle = tuple(node.name for node in nodes if node.idle and node.name not in excluded)
     if not idle:

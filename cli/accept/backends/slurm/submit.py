@@ -34,7 +34,7 @@ from accept.core.runner.slurm import ATTEMPT, JOB_LOG, NODE, RUN
 from accept.core.runner.slurm_step import PAYLOAD, Pyxis, SlurmRun, node_list
 from accept.core.runner.ssh import outer_environment
 from accept.core.serde import dump, escaped
-from accept.core.text import count, decimal, plain
+from accept.core.text import count, decimal, plain, shortened
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
 
@@ -106,7 +106,7 @@ def submit(
         slurm_job = _start_step(script, attempt, nodes)
         say(f"running in the allocation of job {slurm_job.id}")
     else:
-        known = check_request(run.site, run.hosts, run.nodes)
+        known = _check_request(run)
         words = [*_sbatch(run, attempt, known), "--parsable"]
         record(job)
         try:
@@ -133,12 +133,31 @@ def rehearse(run: Resolved) -> str:
     if allocated := allocated_nodes():
         _in_allocation(run, allocated)
         return f"the run would start now, in the allocation of job {os.environ['SLURM_JOB_ID']}"
-    known = check_request(run.site, run.hosts, run.nodes)
+    known = _check_request(run)
     script = "#!/bin/sh\nexit\n"
     answer = call(*_sbatch(run, "test", known), "--test-only", stdin=script, tries=1)
     if answer.exit != 0:
-        raise _refusal(answer)
+        refusal = _refusal(answer)
+        unusable = [node.text for node in known if not node.usable]
+        # A job waits for such nodes, but a test of it fails.
+        if refusal.code is not Code.SLURM_CONSTRAINT or len(known) - len(unusable) >= run.nodes:
+            raise refusal
+        return (
+            f"the job would wait: {count(run.nodes, 'node')} requested; Slurm gives these to no "
+            f"job: {shortened(unusable, 4)}"
+        )
     return answer.reason
+
+
+def _check_request(run: Resolved) -> tuple[Node, ...]:
+    minutes, enough = _minutes(run), run.plan.enough_minutes
+    return check_request(run.site, run.hosts, run.nodes, minutes=minutes, enough=enough)
+
+
+def _minutes(run: Resolved) -> int:
+    """Return the time limit of the job."""
+    longest = _longest(run.plan) + 2 * SLACK + run.site.results.hold_seconds
+    return math.ceil((run.site.slurm.time or longest) / 60)
 
 
 def _longest(plan: Plan) -> float:
@@ -160,6 +179,7 @@ def _slurm_run(
         earlier=str(shared / EARLIER) if run.earlier else "",
         start_seconds=plan.start_seconds,
         life_seconds=_longest(plan) + SLACK,
+        enough_minutes=plan.enough_minutes,
         keep_seconds=plan.keep_seconds,
         hold_seconds=run.site.results.hold_seconds,
         gpus=plan.machine.gpus != 0,
@@ -226,9 +246,7 @@ def allocation_options(slurm: Slurm) -> dict[str, str | None]:
 
 def _sbatch(run: Resolved, attempt: str, known: Sequence[Node]) -> list[str]:
     """Return the sbatch command of a run, without the options for its output."""
-    slurm, plan = run.site.slurm, run.plan
-    longest = _longest(plan) + 2 * SLACK
-    longest += run.site.results.hold_seconds
+    slurm = run.site.slurm
     options = {
         "job-name": f"accept-{attempt}",
         "nodes": run.nodes,
@@ -236,7 +254,7 @@ def _sbatch(run: Resolved, attempt: str, known: Sequence[Node]) -> list[str]:
         "exclude": ",".join(slurm.exclude),
         **allocation_options(slurm),
         "constraint": slurm.constraint,
-        "time": math.ceil((slurm.time or longest) / 60),
+        "time": _minutes(run),
         "gres": _gres(run, known),
         # The nodes may not see the folder of this run, and the script prints to it if they do.
         "output": "/dev/null",

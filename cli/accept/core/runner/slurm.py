@@ -52,6 +52,8 @@ RUN = "slurm.json"
 ATTEMPT, NODE, ARCHIVE, STATUS, JOB_LOG = "attempt", "node", "evidence.tar", "status", "job.log"
 #: The image of the run in that folder, while the nodes import it.
 IMAGE = "image.sqsh"
+#: Begins the reason of a run that Slurm ends by the time limit of its job.
+TIME_LIMIT = "the job's time limit is over"
 #: Seconds for the coordinator to connect: the nodes are ready by then.
 _CONNECT_SECONDS = 30.0
 #: Timeout of a command that asks Slurm, or that makes the key.
@@ -85,6 +87,7 @@ class _Driver:
 
     def __init__(self, run: SlurmRun) -> None:
         self.folder = Path(run.folder)
+        self._limit = f"{TIME_LIMIT}; enough: --time {run.enough_minutes}m"
         self.reason = ""
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
             signal.signal(number, self._signalled)
@@ -95,8 +98,7 @@ class _Driver:
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         if number != signal.SIGALRM:
-            limit = "the job's time limit is over"
-            self.reason = self.reason or (limit if number == signal.SIGUSR1 else CANCELLED)
+            self.reason = self.reason or (self._limit if number == signal.SIGUSR1 else CANCELLED)
         if (self.folder / "status").exists():
             return
         try:

@@ -96,6 +96,8 @@ class SlurmRun:
     #: Maximum life of the watchdogs, and the time for which they keep evidence.
     life_seconds: float
     keep_seconds: float
+    #: The shortest time limit of the job that is enough.
+    enough_minutes: int
     #: Time for which the job stays for `accept collect` if the nodes do not see `shared`.
     hold_seconds: float
     #: True if a node without an NVIDIA GPU cannot take part.
