@@ -74,7 +74,7 @@ packed() {
 
 offer() {
     if [ ! -e status ] && ! packed && { watchdog_lives || coordinator_lives; }; then exit 3; fi
-    # The watchdog packs the evidence after the run. Version 0.1 writes no guard.pid.
+    # The watchdog packs the evidence after the run. It may not have written guard.pid yet.
     tries=600
     until packed || [ "$tries" = 0 ]; do
         [ ! -s guard.pid ] || watchdog_lives || break
@@ -128,7 +128,7 @@ stop() {
     [ -e status ] || [ ! -p events ] || echo stop 1<>events
     tries=450
     until packed || [ ! -e run ] || [ "$tries" = 0 ]; do
-        # Version 0.1 writes no guard.pid.
+        # The watchdog may not have written guard.pid yet.
         [ ! -s guard.pid ] || watchdog_lives || break
         tries=$((tries - 1))
         sleep 0.1
@@ -147,7 +147,7 @@ remove() {
     waited=0
     while [ -d "$here" ]; do
         # In units of 0.1 s: a watchdog needs up to a minute to end everything. If it has not written
-        # its id yet, or is of version 0.1, it has 5 s to react.
+        # its id yet, it has 5 s to react.
         limit=50
         if watchdog_lives; then limit=600; elif [ -s guard.pid ]; then limit=0; fi
         [ "$waited" -lt "$limit" ] || break

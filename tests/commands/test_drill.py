@@ -16,17 +16,15 @@ import pytest
 from tests.factories import sample_evidence
 from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SMALL, SOURCE, accept, refused
-from tests.factories.verdicts import plan
 
 from accept.commands.drill_faults import Drill, Drilled, DrillReason, Result
 from accept.config import resources
 from accept.config.faults import parse_faults
 from accept.core.catalog.faults import FAULTS, Scope, for_ranks
 from accept.core.error_codes import Code
-from accept.core.plan import Plan
 from accept.core.runner.discovery import Candidate
 from accept.core.runner.fault_injection import cut_off
-from accept.core.serde import dump, read
+from accept.core.serde import dump
 from accept.evidence import rundir
 
 OPTIONS = ("-m", "cpu", "--hosts", "h[1-8]")
@@ -130,10 +128,6 @@ class TestInjection:
     def test_ranks_get_only_the_faults_of_ranks(self) -> None:
         injected = ("wrong@h1:0", "slow-link@h2", "full-disk@h3", "unreachable@h4", "sockets@*")
         assert for_ranks(parse_faults(injected, ())) == "wrong@h1:0,full-disk@h3"
-
-    def test_a_plan_of_0_1_has_its_faults_as_text(self) -> None:
-        old = {**dump(plan()), "injected": ["wrong@h1:0", "sockets@*"]}
-        assert read(Plan, old).injected == parse_faults(["wrong@h1", "sockets@*"], ())
 
     def test_ranks_and_command_line_know_the_same_faults(self) -> None:
         text = (resources.launchers() / "programs" / "rank_io.py").read_text()

@@ -40,7 +40,7 @@ def key(tmp_path: Path, keys: tuple[KeyPair, KeyPair]) -> Path:
 def run(runs: Path, key: Path, keys: tuple[KeyPair, KeyPair]) -> Path:
     """Make the folder of a run of this workstation that was collected."""
     folder = runs / "one"
-    written = sample_evidence.write(folder / rundir.EVIDENCE, plan=sample_evidence.HASHED_PLAN)
+    written = sample_evidence.write(folder / rundir.EVIDENCE, plan=sample_evidence.PLAN)
     sign_evidence(written, key, evidence.RUN_SIGNATURE)
     (folder / rundir.RENDERED).mkdir()
     shutil.copy(written / evidence.PLAN, folder / rundir.RENDERED)

@@ -127,7 +127,7 @@ class TestChecksums:
         # A copy of a bucket, and the folder to which pods write, have a manifest.
         written: dict[tuple[str, ...], int] = {(evidence.REPORT,): 0, (evidence.MANIFEST,): 0}
         # A killed writer left them, but no log.
-        written |= {tuple(f"{name}.new" for name in JUDGEMENT): 0}
+        written |= {tuple(f"{name}.{16 * 'a'}.new" for name in JUDGEMENT): 0}
         for names, errors in (written | {("logs/10-script/0-1.log.new",): 1}).items():
             for name in names:
                 (folder / name).write_text("another")

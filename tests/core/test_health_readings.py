@@ -191,18 +191,6 @@ class TestFacts:
         found = reading_of([Fact(name="health", value={"uptime": 5.0})])
         assert [gap.devices for gap in found.unread] == [Unread.GPUS]
 
-    def test_a_gap_may_be_a_text_as_in_evidence_of_version_0_1(self) -> None:
-        for unread, devices in (
-            ("GPUs (no pynvml)", Unread.GPUS),
-            ("GPU 0 (GPU is lost)", Unread.GPUS),
-            ("anything: no Python 3.10", Unread.ALL),
-            ("memory errors (no EDAC)", Unread.NONE),
-            ({"reason": "GPUs"}, Unread.ALL),
-            ({"reason": "GPUs", "devices": "gpus"}, Unread.GPUS),
-        ):
-            found = reading_of([Fact(name="health", value={"unread": [unread], "whole": True})])
-            assert [gap.devices for gap in found.unread] == [devices]
-
     @pytest.mark.parametrize("kind", ["counters", "levels"])
     @given(st.text() | st.lists(st.integers()) | st.none() | st.booleans())
     def test_a_value_of_a_wrong_type_costs_only_itself(self, kind: str, value: Any) -> None:

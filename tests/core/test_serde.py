@@ -26,7 +26,6 @@ from accept.core.serde import (
     dump,
     nearest,
     read,
-    renamed,
     schema,
     show_path,
     to_json,
@@ -289,11 +288,6 @@ class TestSchema:
         assert machine["device"]["description"].startswith("Name of the device in `nvidia-smi`")
 
 
-def test_a_key_of_an_older_version_gets_its_present_name() -> None:
-    assert renamed({"old": 1, "other": 2}, "old", "new") == {"new": 1, "other": 2}
-    assert renamed({"new": 1}, "old", "new") == {"new": 1}
-
-
 def test_a_parameter_keeps_its_type_and_is_one_value() -> None:
     params = {"size": 1, "share": 1.0, "quick": True, "max": "1G"}
     step = {"id": "a", "checks": [], "script": "", "groups": "all", "params": params}
@@ -301,11 +295,6 @@ def test_a_parameter_keeps_its_type_and_is_one_value() -> None:
     assert [type(value) for value in values] == [int, float, bool, str]
     error = refusal({**step, "params": {"sizes": [1]}}, plan.Step)
     assert show_path(error.path) == "params.sizes"
-
-
-def test_an_old_and_a_present_name_in_one_object_are_refused() -> None:
-    with pytest.raises(Invalid):
-        renamed({"old": [], "new": ["wrong@h1:0"]}, "old", "new")
 
 
 def test_the_names_that_a_text_may_mean() -> None:

@@ -27,9 +27,8 @@ def hashed(plan: Plan) -> Plan:
     return replace(plan, hash=evidence.plan_hash(dump(plan)))
 
 
-#: A plan as older versions wrote it, and with the hash of the other files that rendering adds.
-PLAN: Plan = hashed(verdicts.plan(STEP, nodes=1))
-HASHED_PLAN: Plan = hashed(replace(PLAN, files_hash="f" * 64))
+#: A plan with the hash of the other files that rendering adds.
+PLAN: Plan = hashed(replace(verdicts.plan(STEP, nodes=1), files_hash="f" * 64))
 LOG = 'ACCEPT {"metric":"speed","value":7.5,"unit":"m/s"}\nsome text\n'
 
 
@@ -89,13 +88,6 @@ def write(
         verdict = verdict_of(records[1], interruption=interruption)
         write_judgement(folder, plan, verdict)
         evidence.write_checksums(folder)
-    return folder
-
-
-def without_run_end(folder: Path) -> Path:
-    """Turn evidence into that of an older version: only the verdict names the interruption."""
-    (folder / evidence.RUN_END).unlink()
-    evidence.write_checksums(folder)
     return folder
 
 

@@ -239,7 +239,7 @@ def test_an_unusable_place_keeps_the_verdict_and_shows_how_to_send_again(
 def test_the_report_of_a_run_is_written_to_its_place(
     tmp_path: Path, place: Path, working: Path
 ) -> None:
-    folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.HASHED_PLAN)
+    folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.PLAN)
     send(folder, place)
     url = f"{place.as_uri()}/runs/a1"
     done = accept("report", url)

@@ -119,7 +119,7 @@ def _script(folder: Path, *, status: int = 0, interruption: str = "") -> None:
     from tests.factories import sample_evidence
 
     sample_evidence.write(
-        folder, plan=sample_evidence.HASHED_PLAN, status=status, interruption=interruption
+        folder, plan=sample_evidence.PLAN, status=status, interruption=interruption
     )
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 from accept.core.limits import is_host_name
-from accept.core.serde import Bounds, Invalid, Pattern, dump, escaped, fields_of, read
+from accept.core.serde import Bounds, Invalid, Pattern, escaped, fields_of, read
 from accept.evidence.rundir import runs
 
-#: Options of every ssh call; version 0.1 stored them.
+#: Options of every ssh call.
 _ALWAYS = (
     *("-o", "BatchMode=yes"),
     *("-o", "ConnectTimeout=10"),
@@ -71,10 +71,6 @@ class SshAccess:
 
     def options(self) -> tuple[str, ...]:
         """Return the ssh options for these fields, and for hosts that are not trusted."""
-        return (*self.stored_options(), *_RESTRICTED)
-
-    def stored_options(self) -> tuple[str, ...]:
-        """Return the options that version 0.1 stored for these fields."""
         options: list[str] = []
         if self.config_file:
             options += ["-F", self.config_file]
@@ -85,39 +81,11 @@ class SshAccess:
             options += ["-p", str(self.port)]
         if self.jump_host:
             options += ["-J", self.jump_host]
-        return tuple(options)
+        return (*options, *_RESTRICTED)
 
 
 def _is_below(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
-
-
-def access_from_options(options: tuple[str, ...]) -> SshAccess:
-    """Return the fields from which `options` were made, as version 0.1 stored them.
-
-    Raises Invalid if they contain anything that version 0.1 did not write.
-    """
-    keys = {"-F": "config_file", "-l": "user", "-p": "port", "-J": "jump_host"}
-    values: dict[str, str] = {}
-    words = iter(options)
-    for word in words:
-        value = next(words, None)
-        if value is not None and word in keys:
-            values[keys[word]] = value
-    port = values.get("port", "")
-    access = SshAccess(
-        config_file=values.get("config_file"),
-        user=values.get("user"),
-        port=int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else None,
-        jump_host=values.get("jump_host"),
-    )
-    if access.stored_options() != options:
-        raise Invalid(
-            (),
-            "these ssh options were not written by accept",
-            "only a configuration file, user, port and jump host are used",
-        )
-    return access
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,23 +141,6 @@ class Job:
     place: RunPlace | None = None
     #: Unset for other back ends.
     slurm: SlurmJob | None = None
-
-    @staticmethod
-    def adapt(data: dict[str, object]) -> dict[str, object]:
-        """Return the data of any version: 0.1 stored ssh options, and an empty place."""
-        rest = {key: value for key, value in data.items() if key != "ssh"}
-        if not rest.get("place"):
-            rest.pop("place", None)
-        if data.get("ssh") is None:
-            return rest
-        if "sshAccess" in data:
-            raise Invalid(("ssh",), "sshAccess and ssh exclude each other")
-        try:
-            options = read(tuple[str, ...], data["ssh"])
-            access = access_from_options(options) if options else SshAccess()
-        except Invalid as error:
-            raise Invalid(("ssh",), error.message, error.hint) from None
-        return {**rest, "sshAccess": dump(access)}
 
     def __post_init__(self) -> None:
         """Raise Invalid for a job that `submit` would not have written.

@@ -177,7 +177,7 @@ def read_run(folder: Path) -> Resolved:
 
 
 def _order_of(run: Path) -> Resolved | None:
-    """Return the order of a run; None if it is missing, or if an older version wrote it."""
+    """Return the order of a run; None if it cannot be read."""
     try:
         return read_run(run)
     except BadInput:

@@ -23,7 +23,7 @@ from accept.core.errors import BadEvidence
 from accept.core.plan import SCHEMA, Plan, Step
 from accept.core.records import Record
 from accept.core.safe_read import BLOCK, DAMAGE, Tar, is_linked, open_regular, read_whole
-from accept.core.serde import dump, from_json, read, renamed, to_json
+from accept.core.serde import dump, from_json, read, to_json
 from accept.core.text import markdown, plain, shortened
 from accept.core.verdict import Verdict
 
@@ -64,11 +64,8 @@ _REPORTS = (VERDICT, REPORT, JUNIT, CONSOLE, "report.html")
 #: Written last into a bucket or a shared folder; no reader of a folder uses it.
 MANIFEST = "MANIFEST.json"
 _NOT_COVERED = (CHECKSUMS, RUN_SIGNATURE, USER_SIGNATURE, MANIFEST, *_REPORTS)
-#: Suffix of a file that is being written; older versions wrote only `.new`.
-_UNFINISHED = re.compile(r"(?:\.[0-9a-f]{16})?\.new$")
-
-#: The versions of plans without the hash of the other rendered files.
-_OLDER_VERSION = re.compile(r"0(?:\.[01](?:\..*)?)?$", re.ASCII)
+#: Suffix of a file that is being written.
+_UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.new$")
 
 #: If a step has more groups than this, its logs go into one archive, `logs/STEP.tar`.
 LOOSE_LOGS = 64
@@ -128,10 +125,9 @@ class StoredVerdict:
 
     @staticmethod
     def adapt(data: dict[str, object]) -> dict[str, object]:
-        """Return the keys that are read from a verdict of any version; 0.1 wrote `brokenOff`."""
-        kept = renamed(data, "brokenOff", "interruption")
+        """Return the keys that are read from a verdict of any version."""
         used = {field.name for field in fields(StoredVerdict)}
-        return {key: value for key, value in kept.items() if key in used}
+        return {key: value for key, value in data.items() if key in used}
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -265,13 +261,9 @@ def read_plan(folder: Path) -> Plan:
 
 
 def _with_hash(plan: Plan, data: Mapping[str, object], source: str) -> Plan:
-    """Return a plan with the hash of its data. Raise BadEvidence if it contains another one.
-
-    Versions before 0.2 computed the hash otherwise, and wrote no `files_hash`.
-    """
+    """Return a plan with the hash of its data. Raise BadEvidence if it contains another one."""
     actual = plan_hash(data)
-    is_older = not plan.files_hash and _OLDER_VERSION.match(plan.version)
-    if actual != plan.hash and not is_older:
+    if actual != plan.hash:
         raise BadEvidence(
             f"{source}: the plan was changed after it was rendered "
             f"(its hash is {actual[:12]}, not {plan.hash[:12]})",
@@ -300,16 +292,9 @@ def read_verdict(folder: Path) -> StoredVerdict:
 
 
 def read_interruption(folder: Path) -> str:
-    """Return the reason why the run was interrupted; "" if it was not.
-
-    Evidence of older versions has this only in the verdict. Raise BadEvidence if the file is
-    missing or unreadable.
-    """
+    """Return the reason why the run was interrupted; "" if it was not. Raises BadEvidence."""
     path = folder / RUN_END
-    # SHA256SUMS does not cover links.
-    if path.exists() and not path.is_symlink():
-        return _parse(RunEnd, read_text(path), str(path)).interruption
-    return read_verdict(folder).interruption
+    return _parse(RunEnd, read_text(path), str(path)).interruption
 
 
 def read_records(folder: Path) -> Iterator[Record]:

@@ -13,7 +13,7 @@ from typing import Annotated, Generic, TypeVar
 
 from accept.core import causes
 from accept.core.records import Fact, Record
-from accept.core.serde import Bounds, Invalid, Prepared, keys_of, read, renamed
+from accept.core.serde import Bounds, Invalid, Prepared, keys_of, read
 from accept.core.text import TextEnum, plain
 
 T_co = TypeVar("T_co", covariant=True)
@@ -334,8 +334,11 @@ class GivenGpus(_Reported):
         """Return the known values by the keys of this class; a fault of a newer program."""
         fault = data.get("fault")
         is_known = fault is None or fault in [one.value for one in ListFault]
-        known = {**data, "fault": fault if is_known else ListFault.MISSING.value}
-        return super().adapt(renamed(known, "list", "value"))
+        known = {
+            "value": data.get("list", ""),
+            "fault": fault if is_known else ListFault.MISSING.value,
+        }
+        return super().adapt({**data, **known})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -211,20 +211,8 @@ class Gap:
     devices: Unread = Unread.ALL
 
 
-def _with_gaps(data: dict[str, object]) -> dict[str, object]:
-    """Return the data of any version; 0.1 wrote each gap as a text."""
-    unread = data.get("unread")
-    if not isinstance(unread, list):
-        return data
-    return {
-        **data,
-        "unread": [_gap(entry) if isinstance(entry, str) else entry for entry in unread],
-    }
-
-
 def _valid(data: dict[str, object]) -> dict[str, object]:
     """Return a reading in which values of a wrong type are gaps, so that only they are lost."""
-    data = _with_gaps(data)
     devices, unread = data.get("devices"), data.get("unread", [])
     if not isinstance(devices, list) or not isinstance(unread, list):
         return data
@@ -259,12 +247,6 @@ def _valid_device(device: object) -> tuple[object, list[str]]:
             cleaned[key] = {name: value for name, value in values.items() if name not in wrong}
             bad += [plain(name, 40) for name in wrong]
     return cleaned, bad
-
-
-def _gap(reason: str) -> dict[str, str]:
-    starts = {"anything": Unread.ALL, "GPU": Unread.GPUS}
-    devices = (unread for start, unread in starts.items() if reason.startswith(start))
-    return {"reason": reason, "devices": next(devices, Unread.NONE).value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,8 +346,6 @@ class Change:
     unread: tuple[Gap, ...] = ()
     #: Number of entries that were left out because of `MOST`.
     cut: int = 0
-
-    adapt = staticmethod(_with_gaps)
 
     def __bool__(self) -> bool:
         """Return True if anything changed."""

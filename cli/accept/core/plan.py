@@ -23,8 +23,7 @@ from accept.core.limits import (
     Share,
     StepName,
 )
-from accept.core.serde import renamed
-from accept.core.text import TextEnum, decimal
+from accept.core.text import TextEnum
 
 SCHEMA = 1
 
@@ -285,7 +284,7 @@ class Skipped:
 
     check: str
     reason: str
-    #: A cause that a user can act on; None if the check does not apply, or in plans of 0.1.
+    #: A cause that a user can act on; None if the check does not apply.
     cause: Cause | None = None
     optional: bool = False
     #: The step that was left out; empty if no step runs the check.
@@ -418,8 +417,8 @@ class Plan:
     steps: tuple[Step, ...]
     skipped: tuple[Skipped, ...] = ()
     references: tuple[Reference, ...] = ()
-    #: Versions that their makers support together; None: an older version rendered the plan.
-    supported: tuple[Supported, ...] | None = None
+    #: Versions that their makers support together.
+    supported: tuple[Supported, ...] = ()
     seed: int = 1
     #: Pairs of hosts that steps of pairs measure instead of rounds; empty: rounds.
     pairs: tuple[tuple[HostName, ...], ...] = ()
@@ -450,16 +449,14 @@ class Plan:
     injected: tuple[Injection, ...] = ()
     #: Environment variables of all ranks as rendered, most of them settings of NCCL.
     env: Annotated[dict[str, str], VARIABLES] = field(default_factory=dict)
-    #: Names of these variables by their origin for people, such as `--nccl`; None: the plan was
-    #: rendered by a version that did not write them, and keeps its hash.
-    env_origins: dict[str, tuple[str, ...]] | None = None
+    #: Names of these variables by their origin for people, such as `--nccl`.
+    env_origins: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: What a user changed in the Helm values after they were rendered, one text each.
     edited: tuple[str, ...] = ()
     #: Description of the logs that the plan was derived from; the request is then exactly what they
     #: contain. Empty for a run of `accept`.
     origin: str = ""
-    #: SHA-256 over all other rendered files, so that `hash` covers them too. Empty if an older
-    #: version rendered the plan: its hash cannot be verified from the plan alone.
+    #: SHA-256 over all other rendered files, so that `hash` covers them too.
     files_hash: str = ""
 
     @property
@@ -479,18 +476,3 @@ class Plan:
     def machine_in(self, step: Step) -> PlannedMachine:
         """Return the machine with the NCCL profile of a step."""
         return self.profiles.get(step.profile, self.machine)
-
-    @staticmethod
-    def adapt(data: dict[str, object]) -> dict[str, object]:
-        """Return the data of any version; 0.1 wrote `planted`, a list of FAULT@HOST:LOCALRANK."""
-        data = renamed(data, "planted", "injected")
-        faults = data.get("injected")
-        if not isinstance(faults, list):
-            return data
-        return {**data, "injected": [_of_text(f) if isinstance(f, str) else f for f in faults]}
-
-
-def _of_text(injected: str) -> dict[str, object]:
-    fault, _, target = injected.partition("@")
-    host, _, rank = target.partition(":")
-    return {"fault": fault, "host": host, "rank": decimal(rank)}

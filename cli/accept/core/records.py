@@ -38,13 +38,6 @@ class Metric:
     placement: Placement | None = None
     algorithm: str | None = None
 
-    @staticmethod
-    def adapt(data: dict[str, object]) -> dict[str, object]:
-        """Return the data of any version; 0.1 kept any short text as the placement."""
-        placement = data.get("placement")
-        known = placement is None or placement in list(Placement)
-        return data if known else {key: data[key] for key in data if key != "placement"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:

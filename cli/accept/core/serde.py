@@ -292,16 +292,6 @@ def dump(value: object) -> Plain:
     raise TypeError(f"{kind.__name__} is not plain data")
 
 
-def renamed(data: dict[str, object], old: str, new: str) -> dict[str, object]:
-    """Return JSON data of any version, with the key that was called `old` as `new`.
-
-    Raises Invalid if it has both, because one of them would be ignored.
-    """
-    if {old, new} <= data.keys():
-        raise Invalid((), f"`{old}` and `{new}` exclude each other")
-    return {new if key == old else key: value for key, value in data.items()}
-
-
 #: Most values in one JSON document of evidence. Python needs up to 200 bytes for each, and `[],`
 #: is one. Plans and records have 17 bytes or more for each, so files of 32 MiB are below this.
 _MOST_VALUES = 1 << 21

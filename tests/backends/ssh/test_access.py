@@ -19,14 +19,6 @@ from accept.core.errors import BadInput
 from accept.core.serde import Invalid, dump, read
 from accept.evidence import rundir
 
-#: The options that version 0.1 wrote into every job.json.
-ALWAYS_0_1 = [
-    *("-o", "BatchMode=yes"),
-    *("-o", "ConnectTimeout=10"),
-    *("-o", "ServerAliveInterval=10"),
-    *("-o", "ServerAliveCountMax=3"),
-]
-
 
 def job(**values: object) -> dict[str, Any]:
     """Return the content of a job.json, with `values` on top."""
@@ -55,7 +47,6 @@ class TestAJobFile:
             "port": 2222,
             "jumpHost": "me@gate:22,[fe80::1]",
         }
-        assert "ssh" not in stored
         assert read(Job, stored).ssh_access == ACCESS
 
     @pytest.mark.parametrize(
@@ -79,21 +70,6 @@ class TestAJobFile:
                     {"proxyCommand": "touch x"},
                 )
             ),
-            # The options of version 0.1.
-            *(
-                {"ssh": options}
-                for options in (
-                    ["-oProxyCommand=touch x"],
-                    [*ALWAYS_0_1, "-oProxyCommand=touch x"],
-                    [*ALWAYS_0_1, "-o", "ProxyCommand=touch x"],
-                    [*ALWAYS_0_1, "-l", "-oProxyCommand=x"],
-                    [*ALWAYS_0_1, "-l", "me", "-l", "you"],
-                    [*ALWAYS_0_1, "-p", "x"],
-                    [*ALWAYS_0_1, "-J"],
-                    ALWAYS_0_1[:-2],
-                )
-            ),
-            {"ssh": ALWAYS_0_1, "sshAccess": {"user": "me"}},
             # Hosts and folders that no run has.
             {"hosts": ["-oProxyCommand=x"]},
             {"hosts": ["a b"]},
@@ -112,20 +88,6 @@ class TestAJobFile:
         with pytest.raises(Invalid):
             read(Job, job(**values))
 
-    @pytest.mark.parametrize(
-        ("options", "access"),
-        [
-            (ALWAYS_0_1, SshAccess()),
-            (
-                ["-F", "/c", *ALWAYS_0_1, "-l", "me", "-p", "22", "-J", "gate"],
-                SshAccess(config_file="/c", user="me", port=22, jump_host="gate"),
-            ),
-        ],
-        ids=["none", "all"],
-    )
-    def test_of_version_0_1_is_read(self, options: list[str], access: SshAccess) -> None:
-        assert read(Job, job(ssh=options)).ssh_access == access
-
     @pytest.mark.parametrize("command", ["collect", "watch", "cancel", "clean"])
     def test_that_is_refused_starts_no_ssh(
         self, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +95,7 @@ class TestAJobFile:
         monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
         hosts: StandinSsh = standin_ssh(tmp_path / "ssh", monkeypatch)
         folder = rundir.create("one")
-        data = job(ssh=["-oProxyCommand=touch pwned"])
+        data = job(sshAccess={"user": "-oProxyCommand=touch pwned"})
         evidence.write(folder / rundir.JOB, json.dumps(data))
         refused(command, "one")
         assert hosts.calls == []

@@ -26,7 +26,7 @@ def unsupported(plan: Plan, versions: Mapping[str, str]) -> Iterator[str]:
 
     `versions`: component -> its version. A component without a version is not judged.
     """
-    for row in plan.supported or ():
+    for row in plan.supported:
         own = versions.get(row.component, "")
         if not _in_order(row.since, own) or (row.before and _in_order(row.before, own)):
             continue

@@ -540,7 +540,7 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
         say(f"EDITED after rendering: {plain(change, 300)}")
     for text in unsupported(plan, launch.versions):
         say(f"{NOT_SUPPORTED}{plain(text, 300)}")
-    for origin, names in (plan.env_origins or {}).items():
+    for origin, names in plan.env_origins.items():
         settings = " ".join(f"{name}={plan.env[name]}" for name in names if name in plan.env)
         say(f"  settings of {plain(origin, 100)}: {plain(settings, 1000)}")
     if place := launch.bucket or launch.results:
