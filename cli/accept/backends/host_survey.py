@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 
 from accept import config
-from accept.backends.protocol import Note, Question
+from accept.backends.protocol import Question
 from accept.backends.requirements import count, scratch_lines, survey_script
 from accept.config.collectors import USUAL_COLLECTORS
 from accept.core.judge.hosts import is_device
@@ -144,7 +144,7 @@ class HostSurvey:
     #: Returns the lines of the section of the back end, without its heading, for the answers.
     section: Callable[[Mapping[str, str]], Sequence[str]]
     found: Finding
-    notes: tuple[Note, ...]
+    notes: tuple[str, ...]
     questions: tuple[Question, ...] = (IMAGE, RESULTS)
     #: False if the tools were found on another machine than the nodes.
     from_nodes: bool = True

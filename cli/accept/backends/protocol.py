@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from accept.backends.job import Job
 from accept.backends.remote import Reach
@@ -199,35 +199,6 @@ class Question:
         return replace(self, candidates=candidates, default=candidates[0])
 
 
-class Remark(StrEnum):
-    """The subject of a note about a cluster."""
-
-    #: The nodes and GPUs.
-    NODES = "nodes"
-    NETWORKS = "networks"
-    #: The namespace of the site file does not exist.
-    NAMESPACE_MISSING = "namespace-missing"
-    #: Something may not be listed.
-    NOT_LISTED = "not-listed"
-    #: Other namespaces have queues.
-    QUEUES_ELSEWHERE = "queues-elsewhere"
-    #: Names of parameters of networks, which pods cannot use.
-    NETWORK_PARAMETERS = "network-parameters"
-    #: Hosts did not answer.
-    NO_ANSWER = "no-answer"
-    #: The hosts differ, or lack a tool.
-    HOSTS = "hosts"
-    #: The user must write the networks of the machine into the site file.
-    NETWORKS_UNKNOWN = "networks-unknown"
-
-
-class Note(NamedTuple):
-    """A note about a cluster, one line for people."""
-
-    remark: Remark
-    text: str
-
-
 class Survey(Protocol):
     """The properties of hosts or of a cluster that a site file needs."""
 
@@ -236,7 +207,7 @@ class Survey(Protocol):
         """Return the questions that the user has to answer."""
 
     @property
-    def notes(self) -> tuple[Note, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Return the notes about the cluster."""
 
     def site_text(self, answers: Mapping[str, str]) -> str:

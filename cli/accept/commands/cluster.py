@@ -85,7 +85,7 @@ def do_init(
         terminal.progress("asking Kubernetes; else give --hosts 'node[01-16]' or --partition")
     survey = backends.load_surveyor(name).survey(options)
     for note in survey.notes:
-        terminal.progress(note.text)
+        terminal.progress(note)
     interactive = sys.stdin.isatty() and sys.stderr.isatty()
     given = {camel(name): answer for name, answer in vars(answers).items()}
     chosen: dict[str, str] = {}

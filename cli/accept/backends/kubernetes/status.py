@@ -37,26 +37,6 @@ class PodPhase(StrEnum):
     LEAVING = "leaving"
 
 
-class PodReason(StrEnum):
-    """The reason why a pod waits or ended."""
-
-    NOT_SCHEDULED = "not-scheduled"
-    #: A scheduling gate holds the pod.
-    GATED = "gated"
-    #: One of its containers cannot start, or failed.
-    CONTAINER = "container"
-    #: Only an event reports it.
-    EVENT = "event"
-    PREEMPTED = "preempted"
-    NODE_LOST = "node-lost"
-    #: Kubernetes ended it for another reason.
-    DISRUPTED = "disrupted"
-    #: The pod is being deleted.
-    DELETED = "deleted"
-    #: The kubelet refused or evicted it.
-    KUBELET = "kubelet"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pod:
     """One pod of the run."""
@@ -68,9 +48,7 @@ class Pod:
     coordinates: bool
     phase: PodPhase
     node: str = ""
-    #: Why it waits or ended; None if nothing is wrong so far.
-    reason: PodReason | None = None
-    #: The same for people, with the text of Kubernetes.
+    #: Why it waits or ended, for people; empty if nothing is wrong so far.
     why: str = ""
     #: Exit code of the main container; None until it ends.
     code: int | None = None
@@ -84,7 +62,7 @@ class Pod:
 
 def read_pod(pod: objects.Pod, event_texts: Mapping[str, str] = {}) -> Pod:
     """Return the state of one pod; `event_texts` has the newest event by object name."""
-    phase, reason, why = _phase(pod, event_texts.get(pod.name, ""))
+    phase, why = _phase(pod, event_texts.get(pod.name, ""))
     main = pod.main
     return Pod(
         name=pod.name,
@@ -92,7 +70,6 @@ def read_pod(pod: objects.Pod, event_texts: Mapping[str, str] = {}) -> Pod:
         coordinates=pod.coordinates,
         phase=phase,
         node=pod.node,
-        reason=reason,
         why=plain(why, 300),
         code=main.code if main else None,
         ran=main is not None and (main.running or main.ended),
@@ -101,42 +78,35 @@ def read_pod(pod: objects.Pod, event_texts: Mapping[str, str] = {}) -> Pod:
     )
 
 
-#: A reason and its text.
-_Why = tuple[PodReason | None, str]
-_NO_REASON: _Why = (None, "")
-
-
-def _phase(pod: objects.Pod, event_text: str) -> tuple[PodPhase, PodReason | None, str]:
+def _phase(pod: objects.Pod, event_text: str) -> tuple[PodPhase, str]:
     """Return what a pod does, and why it waits or ended."""
     main = pod.main
     disruption = _disruption(pod)
     if main is not None and main.ended:
         if disruption or main.reason in ("Completed", "Error"):
-            return PodPhase.ENDED, *(disruption or _NO_REASON)
-        return PodPhase.ENDED, PodReason.CONTAINER, f"{main.reason} {main.message}"
+            return PodPhase.ENDED, disruption
+        return PodPhase.ENDED, f"{main.reason} {main.message}"
     if pod.phase in ("Failed", "Succeeded"):
         # The kubelet refused or evicted it, or its node is lost: no container has a state.
-        refused = (PodReason.KUBELET, f"{pod.reason or pod.phase}: {pod.message}")
-        return PodPhase.ENDED, *(disruption or refused)
+        return PodPhase.ENDED, disruption or f"{pod.reason or pod.phase}: {pod.message}"
     if pod.deleted:
-        return PodPhase.LEAVING, *(disruption or (PodReason.DELETED, "being deleted"))
+        return PodPhase.LEAVING, disruption or "being deleted"
     if main is not None and main.running:
-        return PodPhase.RUNNING, *_NO_REASON
-    return PodPhase.WAITING, *_why_waiting(pod, event_text)
+        return PodPhase.RUNNING, ""
+    return PodPhase.WAITING, _why_waiting(pod, event_text)
 
 
-def _why_waiting(pod: objects.Pod, event_text: str) -> _Why:
+def _why_waiting(pod: objects.Pod, event_text: str) -> str:
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and not scheduled.holds:
         if scheduled.reason == "SchedulingGated":
-            text = "held by a scheduling gate: Kueue or another controller has not released it"
-            return PodReason.GATED, text
-        return PodReason.NOT_SCHEDULED, f"not scheduled: {_scheduler_reason(scheduled.message)}"
+            return "held by a scheduling gate: Kueue or another controller has not released it"
+        return f"not scheduled: {_scheduler_reason(scheduled.message)}"
     for container in (*pod.init_containers, *pod.containers):
         if why := _container_problem(container):
-            return PodReason.CONTAINER, why
+            return why
     # Only events report a mount or a sandbox that fails.
-    return (PodReason.EVENT, event_text) if event_text else _NO_REASON
+    return event_text
 
 
 def _container_problem(container: Container) -> str:
@@ -154,16 +124,16 @@ def _scheduler_reason(message: str) -> str:
     return first or "the scheduler has not looked at it yet"
 
 
-def _disruption(pod: objects.Pod) -> _Why | None:
-    """Return why Kubernetes ended the pod; None if it did not."""
+def _disruption(pod: objects.Pod) -> str:
+    """Return why Kubernetes ended the pod; empty if it did not."""
     target = pod.condition("DisruptionTarget")
     if target is None or not target.holds:
-        return None
+        return ""
     if target.reason == "PreemptionByScheduler":
-        return PodReason.PREEMPTED, f"preempted: {target.message}"
+        return f"preempted: {target.message}"
     if target.reason == "DeletionByTaintManager":
-        return PodReason.NODE_LOST, f"node lost: {target.message}"
-    return PodReason.DISRUPTED, f"{target.reason or 'disrupted'}: {target.message}"
+        return f"node lost: {target.message}"
+    return f"{target.reason or 'disrupted'}: {target.message}"
 
 
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -199,19 +169,6 @@ _EVENT_REASONS = (
 _NAMES_SHOWN = 4
 
 
-class Suspension(StrEnum):
-    """The reason why a run is suspended."""
-
-    #: No queue holds the run, so a user must resume it.
-    BY_HAND = "by-hand"
-    #: Kueue has not processed the run yet.
-    NO_WORKLOAD = "no-workload"
-    QUOTA = "quota"
-    EVICTED = "evicted"
-    #: Kueue states no reason.
-    QUEUED = "queued"
-
-
 @dataclass(frozen=True, kw_only=True)
 class State:
     """The state of a whole run at one moment."""
@@ -220,9 +177,7 @@ class State:
     exists: bool
     pods: tuple[Pod, ...] = ()
     wanted: int = 0
-    #: Why the run is suspended; None if it is not.
-    suspension: Suspension | None = None
-    #: The same for people.
+    #: Why the run is suspended; empty if it is not.
     suspended: str = ""
     #: Why there are no pods; empty if there are, or if the reason is unknown.
     stuck: str = ""
@@ -257,14 +212,13 @@ def read_state(
     stuck = ""
     if not read_pods and ended is None:
         stuck = next((event_texts[c.name] for c in controllers if c.name in event_texts), "")
-    suspension, suspended = None, ""
+    suspended = ""
     if ended is None and any(c.suspended for c in controllers):
-        suspension, suspended = _suspended(controllers[0], workload)
+        suspended = _suspended(controllers[0], workload)
     return State(
         exists=True,
         pods=read_pods,
         wanted=max(controller.pods for controller in controllers),
-        suspension=suspension,
         suspended=suspended,
         stuck=stuck,
         ended=ended,
@@ -282,23 +236,21 @@ def _end(controller: Controller) -> tuple[End, str] | None:
     return None
 
 
-def _suspended(owner: Controller, workload: Object | None) -> tuple[Suspension, str]:
+def _suspended(owner: Controller, workload: Object | None) -> str:
     queue = owner.labels.get(_QUEUE_LABEL)
     if not queue:
-        text = "suspended: it starts when its `suspend` is set to false"
-        return Suspension.BY_HAND, text
+        return "suspended: it starts when its `suspend` is set to false"
     where = f"suspended in queue {plain(queue, 80)}"
     if workload is None:
-        text = f"{where}: no Workload yet, so Kueue has not looked at it"
-        return Suspension.NO_WORKLOAD, text
+        return f"{where}: no Workload yet, so Kueue has not looked at it"
     for kind in ("QuotaReserved", "Admitted"):
         condition = workload.condition(kind)
         if condition is not None and not condition.holds and condition.message:
-            return Suspension.QUOTA, f"{where}: {plain(condition.message, 300)}"
+            return f"{where}: {plain(condition.message, 300)}"
     evicted = workload.condition("Evicted")
     if evicted is not None and evicted.holds:
-        return Suspension.EVICTED, f"{where}: evicted: {plain(evicted.message, 300)}"
-    return Suspension.QUEUED, f"{where}: waiting for its turn"
+        return f"{where}: evicted: {plain(evicted.message, 300)}"
+    return f"{where}: waiting for its turn"
 
 
 def _newest_events(events: Iterable[Event]) -> dict[str, str]:
@@ -336,7 +288,7 @@ def waiting_reasons(state: State) -> tuple[str, ...]:
     """Return why pods wait or ended: one line for each reason, with its pods."""
     grouped: dict[str, list[str]] = {}
     for pod in state.pods:
-        if pod.reason is not None and pod.phase != PodPhase.RUNNING:
+        if pod.why and pod.phase != PodPhase.RUNNING:
             on = f" on {pod.node}" if pod.node else ""
             # The same reason may differ only in the name of the pod.
             grouped.setdefault(pod.why.replace(pod.name, "it"), []).append(f"{pod.name}{on}")

@@ -24,7 +24,7 @@ from accept.backends.kubernetes.objects import (
     text_at,
 )
 from accept.backends.kubernetes.status import has_namespace
-from accept.backends.protocol import Note, Question, Remark
+from accept.backends.protocol import Question
 from accept.config import load_machine
 from accept.config.images import checks_with, images_for, public_images
 from accept.config.kubernetes import Claim
@@ -48,7 +48,7 @@ class Survey:
     #: Claims of NICs by machine, for machines whose networks do not exist here.
     claims: Mapping[str, tuple[Claim, ...]]
     jobsets: bool
-    notes: tuple[Note, ...]
+    notes: tuple[str, ...]
 
     def site_text(self, answers: Mapping[str, str]) -> str:
         """Return the site file as YAML, with comments on the open questions."""
@@ -95,17 +95,16 @@ class Survey:
 def survey_cluster(api: Api) -> Survey:
     """Query everything that a site file names. Raises ApiError if the cluster does not answer."""
     api.version()
-    notes: list[Note] = []
+    notes: list[str] = []
     _namespace(api, notes)
-    nodes = _list_or_note(notes, "nodes", lambda: api.find_all(NODE))
+    unlisted: list[str] = []
+    nodes = _list_or_note(unlisted, "nodes", lambda: api.find_all(NODE))
     machines = count_machines(nodes)
     gpus = count_gpus(nodes)
-    may_list = not notes or notes[-1].remark is not Remark.NOT_LISTED
     counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
     totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
-    if may_list:
-        notes.append(Note(Remark.NODES, f"{totals}; {counted or 'no known machine'}"))
-    candidates = tuple(machines) or (("gpu",) if gpus else ("cpu",) if may_list else ())
+    notes += unlisted or [f"{totals}; {counted or 'no known machine'}"]
+    candidates = tuple(machines) or (("gpu",) if gpus else () if unlisted else ("cpu",))
     queues = _queues(api, notes)
     levels = _levels(api) if queues else ()
     accounts = _names(
@@ -177,7 +176,7 @@ def _image_text(image: str) -> str:
     return ""
 
 
-def _namespace(api: Api, notes: list[Note]) -> None:
+def _namespace(api: Api, notes: list[str]) -> None:
     """Add a note if the namespace does not exist, with those that do."""
     if (name := api.place.namespace) and has_namespace(api) is False:
         # No note if this user may not list them: the advice is the same.
@@ -185,10 +184,10 @@ def _namespace(api: Api, notes: list[Note]) -> None:
         available = f"; available: {', '.join(others)}" if others else ""
         do = f"kubectl create namespace {name}, or --namespace"
         text = f"namespace {name} does not exist: {do}{available}"
-        notes.append(Note(Remark.NAMESPACE_MISSING, text))
+        notes.append(text)
 
 
-def _list_or_note(notes: list[Note], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
+def _list_or_note(notes: list[str], what: str, ask: Callable[[], Iterable[Item]]) -> list[Item]:
     """Return a list; if this user may not read it, return none and add a note."""
     try:
         return list(ask())
@@ -196,7 +195,7 @@ def _list_or_note(notes: list[Note], what: str, ask: Callable[[], Iterable[Item]
         if error.passing:
             raise
         if not error.gone:
-            notes.append(Note(Remark.NOT_LISTED, f"{what} cannot be listed: {error.message}"))
+            notes.append(f"{what} cannot be listed: {error.message}")
         return []
 
 
@@ -204,7 +203,7 @@ def _names(objects: Iterable[Object]) -> tuple[str, ...]:
     return tuple(sorted(plain(o.name, 253) for o in objects))
 
 
-def _queues(api: Api, notes: list[Note]) -> tuple[str, ...]:
+def _queues(api: Api, notes: list[str]) -> tuple[str, ...]:
     """Return the queues of the namespace; add a note about those of other namespaces."""
     try:
         found = api.find_served(LOCAL_QUEUES, everywhere=True)
@@ -216,7 +215,7 @@ def _queues(api: Api, notes: list[Note]) -> tuple[str, ...]:
     elsewhere = sorted({q.namespace for q in found} - {api.place.namespace})
     if elsewhere:
         text = f"queues are in namespaces {', '.join(elsewhere)}, too: --namespace"
-        notes.append(Note(Remark.QUEUES_ELSEWHERE, text))
+        notes.append(text)
     return _names(q for q in found if q.namespace == api.place.namespace)
 
 
@@ -233,7 +232,7 @@ def _levels(api: Api) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label for label in labels if label not in ("", _HOST)))
 
 
-def _claims(api: Api, machines: Sequence[str], notes: list[Note]) -> dict[str, tuple[Claim, ...]]:
+def _claims(api: Api, machines: Sequence[str], notes: list[str]) -> dict[str, tuple[Claim, ...]]:
     """Return the claims of machines whose NICs this cluster provides by DRA."""
     by_name = {name: load_machine(name).value.kubernetes for name in machines}
     if not any(pods.nic_claims for pods in by_name.values()):
@@ -247,21 +246,21 @@ def _claims(api: Api, machines: Sequence[str], notes: list[Note]) -> dict[str, t
         if wanted and wanted <= set(classes):
             result[name] = pods.nic_claims
             text = f"NICs of {name} come from the device class {', '.join(sorted(wanted))}"
-            notes.append(Note(Remark.NETWORKS, text))
+            notes.append(text)
     return result
 
 
 def _networks(
-    api: Api, machines: Sequence[str], notes: list[Note]
+    api: Api, machines: Sequence[str], notes: list[str]
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return interfaces and networks for the machines whose networks have other names here."""
     available = _names(_list_or_note(notes, "networks", lambda: api.find_all(NETWORK)))
     if available:
-        notes.append(Note(Remark.NETWORKS, f"networks: {', '.join(available)}"))
+        notes.append(f"networks: {', '.join(available)}")
     elif sets := _names(_list_or_note([], "", lambda: api.find_all(NETWORK_PARAMETERS))):
         # Pods refer to Networks, which may have other names, so these are only a hint for people.
         text = f"network parameters (not networks that pods can name): {', '.join(sets)}"
-        notes.append(Note(Remark.NETWORK_PARAMETERS, text))
+        notes.append(text)
     result = {}
     for name in machines:
         wanted = load_machine(name).value.kubernetes.networks
@@ -271,7 +270,7 @@ def _networks(
         if matched is None:
             shown = ", ".join(n.network for n in wanted)
             text = f"{name} wants the networks {shown}: write kubernetes.networks by hand"
-            notes.append(Note(Remark.NETWORKS_UNKNOWN, text))
+            notes.append(text)
         else:
             result[name] = matched
     return result

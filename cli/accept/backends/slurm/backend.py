@@ -16,7 +16,7 @@ from accept.backends.host_survey import (
     scalar,
 )
 from accept.backends.job import Job
-from accept.backends.protocol import FreeNodes, Note, Question, Remark
+from accept.backends.protocol import FreeNodes, Question
 from accept.backends.protocol import attempt_name as attempt_name
 from accept.backends.protocol import check_job as check_job
 from accept.backends.remote import Reach
@@ -120,7 +120,7 @@ def survey(options: Options) -> HostSurvey:
         backend="slurm",
         section=section,
         found=found,
-        notes=(Note(Remark.NODES, text), *(Note(Remark.HOSTS, r) for r in found.remarks)),
+        notes=(text, *found.remarks),
         questions=(*questions, IMAGE, RESULTS),
         from_nodes=False,
     )

@@ -17,7 +17,7 @@ from accept.backends import containers, manage
 from accept.backends.host_survey import HostSurvey, find, host_script, scalar
 from accept.backends.job import Job
 from accept.backends.keys import new_keys
-from accept.backends.protocol import Note, Record, Remark, Say
+from accept.backends.protocol import Record, Say
 from accept.backends.protocol import attempt_name as attempt_name
 from accept.backends.protocol import check_job as check_job
 from accept.backends.protocol import drain as drain
@@ -315,12 +315,12 @@ def survey(options: Options) -> HostSurvey:
             hint=f"try: ssh {absent[0]}",
         )
     found = find(by_host)
-    notes = [Note(Remark.NODES, f"{len(by_host)} of {count(len(hosts), 'host')} answered")]
+    notes = [f"{len(by_host)} of {count(len(hosts), 'host')} answered"]
     if absent:
         error = last_line(replies[absent[0]].err)
         text = f"no answer from {folded(absent)}: {plain(error, 200)}; they stay in the site file"
-        notes.append(Note(Remark.NO_ANSWER, text))
-    notes += [Note(Remark.HOSTS, remark) for remark in found.remarks]
+        notes.append(text)
+    notes += found.remarks
     section = (
         f"hosts: [{', '.join(map(scalar, _patterns(hosts)))}]",
         "# user: ubuntu",
