@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from shlex import quote
 
-from accept.backends.requirements import Need, Requirement, survey_script, tool_lines
+from accept.backends.requirements import Need, Requirement, need_of, survey_script, tool_lines
 from accept.config import resources
 from accept.core.text import plain
 from accept.plan.bundle import container_env
@@ -45,20 +45,10 @@ def needs(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[Nee
     """Return the lines about runtime and image; `found` are the values that the survey printed."""
     runtime, absent = found.get("runtime"), found.get("no-runtime")
     checks = run.plan.checks
-    row = Requirement.CONTAINER_RUNTIME
-    rows = [
-        Need(
-            code=row,
-            host=host,
-            what=row.label,
-            good=bool(runtime),
-            found=plain((runtime or absent or ["not found"])[0], 200),
-            checks=() if runtime else checks,
-            advice="" if runtime else "install it, or set container.runtime in the site file",
-        )
-    ]
+    code, text = Requirement.CONTAINER_RUNTIME, plain((runtime or absent or ["not found"])[0], 200)
     if not runtime:
-        return tuple(rows)
+        advice = "install it, or set container.runtime in the site file"
+        return (need_of(code, text, advice, host=host, good=False, checks=checks),)
     state, _, reason = (found.get("image") or ["missing"])[0].partition(" ")
     failure = (found.get("failed") or [""])[0]
     shown = {
@@ -67,22 +57,17 @@ def needs(host: str, found: Mapping[str, list[str]], run: Resolved) -> tuple[Nee
         "unknown": "the run pulls it",
     }
     good = state in shown and not failure
-    row = Requirement.CONTAINER_IMAGE
-    rows.append(
-        Need(
-            code=row,
-            host=host,
-            what=row.label,
-            good=good,
-            checked=state != "unknown",
-            found=plain(failure or shown.get(state, reason or "missing"), 200),
-            checks=() if good else checks,
-            advice=""
-            if good
-            else "correct its name, log in to its registry, or copy it to the host",
-        )
+    advice = "correct its name, log in to its registry, or copy it to the host"
+    image = need_of(
+        Requirement.CONTAINER_IMAGE,
+        plain(failure or shown.get(state, reason or "missing"), 200),
+        "" if good else advice,
+        host=host,
+        good=good,
+        checked=state != "unknown",
+        checks=() if good else checks,
     )
-    return tuple(rows)
+    return need_of(code, text, host=host), image
 
 
 def is_surveyed(found: Mapping[str, list[str]]) -> bool:

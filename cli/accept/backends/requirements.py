@@ -124,17 +124,34 @@ class Need:
     advice: str = ""
 
 
+def need_of(
+    code: Requirement,
+    found: str,
+    advice: str = "",
+    *,
+    host: str,
+    what: str = "",
+    good: bool = True,
+    checked: bool = True,
+    checks: tuple[str, ...] = (),
+) -> Need:
+    """Return the line of a requirement; without `what`, it has the name of its code."""
+    return Need(
+        code=code,
+        host=host,
+        what=what or code.label,
+        good=good,
+        checked=checked,
+        found=found,
+        checks=checks,
+        advice=advice,
+    )
+
+
 def tool_need(host: str, what: str, found: str, advice: str, checks: tuple[str, ...] = ()) -> Need:
     """Return the line about a tool; `found` is its place, or empty."""
-    return Need(
-        code=Requirement.TOOL,
-        host=host,
-        what=what,
-        good=bool(found),
-        found=found or "not found",
-        checks=checks,
-        advice="" if found else advice,
-    )
+    found, advice, good = (found, "", True) if found else ("not found", advice, False)
+    return need_of(Requirement.TOOL, found, advice, host=host, what=what, good=good, checks=checks)
 
 
 def scratch_lines(folder: str) -> str:
@@ -247,16 +264,9 @@ def needs_of(
         needs.append(_gpu_need(host, found, run))
     if scratch := found.get("scratch"):
         needs.append(_scratch_need(host, scratch[0]))
+    idle, advice = Requirement.GPUS_IDLE, "wait, or give --busy-ok"
     needs += [
-        Need(
-            code=Requirement.GPUS_IDLE,
-            host=host,
-            what=Requirement.GPUS_IDLE.label,
-            good=False,
-            found=line,
-            advice="wait, or give --busy-ok",
-        )
-        for line in found.get("busy", ())[:4]
+        need_of(idle, line, advice, host=host, good=False) for line in found.get("busy", ())[:4]
     ]
     return tuple(needs)
 
@@ -266,15 +276,14 @@ def _gpu_need(host: str, found: Mapping[str, list[str]], run: Resolved) -> Need:
     shown, on_bus = count(found, "gpus"), count(found, "pci")
     has_none = lacks_gpus(found, run)
     advice = "" if shown >= on_bus else "the driver does not show all GPUs: see nvidia-smi, dmesg"
-    return Need(
-        code=Requirement.GPUS,
+    return need_of(
+        Requirement.GPUS,
+        f"{shown} shown by the driver, {on_bus} on the PCI bus",
+        WITHOUT_GPUS if has_none else advice,
         host=host,
-        what=Requirement.GPUS.label,
         good=shown >= max(on_bus, run.plan.machine.gpus or 1),
-        found=f"{shown} shown by the driver, {on_bus} on the PCI bus",
         # A host with too few GPUs is tested and gets a verdict; without any, no check can run.
         checks=run.plan.checks if has_none else (),
-        advice=WITHOUT_GPUS if has_none else advice,
     )
 
 
@@ -285,14 +294,8 @@ def _scratch_need(host: str, answer: str) -> Need:
         "exec": folder,
         "noexec": f"{folder} does not allow executing files (noexec); a run does not need it",
     }
-    good = state in shown
-    return Need(
-        code=Requirement.SCRATCH,
-        host=host,
-        what=Requirement.SCRATCH.label,
-        good=good,
-        found=shown.get(state, f"cannot write to {folder}"),
-        advice=""
-        if good
-        else "free space there or make it writable, or set tools.scratch to another local folder",
-    )
+    if state in shown:
+        return need_of(Requirement.SCRATCH, shown[state], host=host)
+    advice = "free space there or make it writable, or set tools.scratch to another local folder"
+    found = f"cannot write to {folder}"
+    return need_of(Requirement.SCRATCH, found, advice, host=host, good=False)

@@ -37,7 +37,7 @@ from accept.backends.kubernetes.rbac import Rule, rights
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.kubernetes.submit import helm, last_line
 from accept.backends.protocol import Say
-from accept.backends.requirements import Need, Requirement, tool_need
+from accept.backends.requirements import Need, Requirement, need_of, tool_need
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.text import plain
@@ -379,13 +379,8 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
         yield fine(Requirement.NODES_FREE, f"{nodes} requested, {good} free", what=f"free {what}")
     lacking = [f for f in matching if f.misfit is not None]
     for fit in lacking[:_NODES_SHOWN]:
-        yield Need(
-            code=Requirement.NODE_LEFT_OUT,
-            host=fit.node,
-            what=what,
-            good=True,
-            found=f"left out: {fit.why}",
-        )
+        why = f"left out: {fit.why}"
+        yield need_of(Requirement.NODE_LEFT_OUT, why, host=fit.node, what=what)
     if len(lacking) > _NODES_SHOWN:
         more = f"{len(lacking) - _NODES_SHOWN} more nodes are left out"
         yield fine(Requirement.NODE_LEFT_OUT, more, what=what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.objects import (
@@ -18,29 +18,17 @@ from accept.backends.kubernetes.objects import (
     Object,
     text_at,
 )
-from accept.backends.requirements import Need, Requirement
+from accept.backends.requirements import Need, Requirement, need_of
 from accept.core.text import count, duration, plain
 from accept.evidence import bucket
 from accept.plan.placement import volumes_at
 from accept.plan.resolve import Resolved
 
-
-def lack(
-    code: Requirement, found: str, advice: str = "", *, good: bool = False, what: str = ""
-) -> Need:
-    """Return a need that the cluster does not meet; `good`: the run starts anyway."""
-    what = what or code.label
-    return Need(code=code, host="cluster", what=what, good=good, found=found, advice=advice)
-
-
-def fine(code: Requirement, found: str, *, what: str = "") -> Need:
-    """Return a need that the cluster meets."""
-    return lack(code, found, good=True, what=what)
-
-
-def unchecked(code: Requirement, found: str, advice: str = "") -> Need:
-    """Return a need that cannot be checked from here."""
-    return replace(lack(code, found, advice, good=True), checked=False)
+#: A need that the cluster meets, one that it lacks, and one that cannot be checked from here. With
+#: `good`, the run starts without what it lacks.
+fine = partial(need_of, host="cluster")
+lack = partial(need_of, host="cluster", good=False)
+unchecked = partial(need_of, host="cluster", checked=False)
 
 
 def check_object(api: Api, kind: Kind[Object], code: Requirement, name: str, advice: str) -> Need:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 from accept.backends.protocol import Say
-from accept.backends.requirements import Need, Requirement
+from accept.backends.requirements import Need, Requirement, need_of
 from accept.backends.slurm import nodes
 from accept.backends.slurm.client import call
 from accept.backends.slurm.submit import find_pyxis, rehearse
@@ -21,30 +21,22 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     known = nodes.nodes_of(partition)
     chosen = [node for node in known if not run.hosts or node.name in run.hosts]
     idle = [node for node in chosen if node.idle]
+    shown = f"{partition or 'the default one'}: {count(len(known), 'node')}"
+    free = f"{len(idle)} of {len(chosen)}, and the run needs {wanted}"
+    enough = len(idle) >= wanted
+    advice = "" if enough else "the job will wait for nodes"
     needs = [
-        _need(Requirement.SLURM_CONTROLLER, good=True, found=_first_line("scontrol", "ping")),
-        _need(
-            Requirement.SLURM_PARTITION,
-            good=bool(known),
-            found=f"{partition or 'the default one'}: {count(len(known), 'node')}",
-        ),
-        Need(
-            code=Requirement.NODES_FREE,
-            host="slurm",
-            what="idle nodes",
-            good=len(idle) >= wanted,
-            found=f"{len(idle)} of {len(chosen)}, and the run needs {wanted}",
-            advice="" if len(idle) >= wanted else "the job will wait for nodes",
-        ),
+        _need(Requirement.SLURM_CONTROLLER, _first_line("scontrol", "ping")),
+        _need(Requirement.SLURM_PARTITION, shown, good=bool(known)),
+        _need(Requirement.NODES_FREE, free, advice, what="idle nodes", good=enough),
     ]
     needs += [
-        Need(
-            code=Requirement.NODE_LEFT_OUT,
+        need_of(
+            Requirement.NODE_LEFT_OUT,
+            f"{node.state}{f': {node.reason}' if node.reason else ''}",
+            "Slurm gives it to no job, so it is not tested",
             host=node.name,
             what="state",
-            good=True,
-            found=f"{node.state}{f': {node.reason}' if node.reason else ''}",
-            advice="Slurm gives it to no job, so it is not tested",
         )
         for node in known
         if not node.usable
@@ -52,29 +44,17 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     gpus = run.plan.machine.gpus
     if gpus != 0:
         fewest = min((node.gpus for node in chosen), default=0)
-        needs.append(
-            _need(
-                Requirement.GPUS,
-                good=fewest >= (gpus or 1),
-                found=f"Slurm lists {count(fewest, 'GPU')} on the node with the fewest",
-                advice="ask for GresTypes=gpu in slurm.conf, or set slurm.gres: none",
-            )
-        )
+        enough = fewest >= (gpus or 1)
+        found = f"Slurm lists {count(fewest, 'GPU')} on the node with the fewest"
+        advice = "" if enough else "ask for GresTypes=gpu in slurm.conf, or set slurm.gres: none"
+        needs.append(_need(Requirement.GPUS, found, advice, good=enough))
     needs.append(_container(run) if run.site.container.image else _tools())
     needs.append(_results(run))
     needs.append(_start(run))
     return tuple(needs)
 
 
-def _need(code: Requirement, *, good: bool, found: str, advice: str = "") -> Need:
-    return Need(
-        code=code,
-        host="slurm",
-        what=code.label,
-        good=good,
-        found=found,
-        advice="" if good else advice,
-    )
+_need = partial(need_of, host="slurm")
 
 
 def _first_line(*words: str) -> str:
@@ -88,39 +68,32 @@ def _container(run: Resolved) -> Need:
     try:
         pyxis = find_pyxis(run)
     except AcceptError as error:
-        return _need(row, good=False, found=error.message, advice=error.hint)
+        return _need(row, error.message, error.hint, good=False)
     if pyxis:
-        return _need(row, good=True, found=f"Pyxis, with the image {pyxis.image}")
+        return _need(row, f"Pyxis, with the image {pyxis.image}")
     names = " or ".join(run.site.container.runtimes(in_job=True))
     found = f"every node needs {names}, and {run.site.container.image}"
-    return replace(_need(row, good=True, found=found), checked=False)
+    return _need(row, found, checked=False)
 
 
 def _tools() -> Need:
     """Return what the nodes need; only a job could look at them."""
     found = "every node needs Open MPI; checks need torch or nccl-tests (tools: in the site file)"
-    return Need(
-        code=Requirement.TOOL,
-        host="slurm",
-        what="tools of the nodes",
-        good=True,
-        checked=False,
-        found=found,
-    )
+    return _need(Requirement.TOOL, found, what="tools of the nodes", checked=False)
 
 
 def _results(run: Resolved) -> Need:
     try:
         nodes.check_results(run.site)
     except AcceptError as error:
-        return _need(Requirement.RESULTS, good=False, found=error.message, advice=error.hint)
+        return _need(Requirement.RESULTS, error.message, error.hint, good=False)
     found = run.site.results.location or "only the folder of the run"
-    return _need(Requirement.RESULTS, good=True, found=found)
+    return _need(Requirement.RESULTS, found)
 
 
 def _start(run: Resolved) -> Need:
     """Return whether Slurm would accept the job."""
     try:
-        return _need(Requirement.SLURM_JOB, good=True, found=rehearse(run))
+        return _need(Requirement.SLURM_JOB, rehearse(run))
     except AcceptError as error:
-        return _need(Requirement.SLURM_JOB, good=False, found=error.message, advice=error.hint)
+        return _need(Requirement.SLURM_JOB, error.message, error.hint, good=False)

@@ -30,6 +30,7 @@ from accept.backends.requirements import (
     Requirement,
     answers,
     machine_of,
+    need_of,
     needs_of,
     scratch_lines,
     survey_script,
@@ -250,18 +251,9 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
     machines: dict[str, str] = {}
     for host, reply in replies.items():
         if reply.exit not in (0, 1):
-            advice = f"try: ssh {host}"
-            needs.append(
-                Need(
-                    code=Requirement.SSH,
-                    host=host,
-                    what=Requirement.SSH.label,
-                    good=False,
-                    # ssh begins its messages with its own name.
-                    found=last_line(reply.err).removeprefix("ssh: "),
-                    advice=advice,
-                )
-            )
+            # ssh begins its messages with its own name.
+            found, advice = last_line(reply.err).removeprefix("ssh: "), f"try: ssh {host}"
+            needs.append(need_of(Requirement.SSH, found, advice, host=host, good=False))
             continue
         if other := same_machine(host, reply.out, machines):
             row = Requirement.OWN_MACHINE
@@ -277,17 +269,12 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
                 needs.append(tool_need(host, what, (tools.get(key) or [""])[0], advice))
             needs += needs_of(host, tools, run)
         if greeting := plain(reply.greeting.decode(errors="replace"), 60):
-            needs.append(
-                Need(
-                    code=Requirement.LOGIN_SHELL,
-                    host=host,
-                    what=Requirement.LOGIN_SHELL.label,
-                    good=True,
-                    found=f'prints text before each command: "{greeting}"',
-                    advice="a run skips this text, but scp and rsync do not: in .bashrc or "
-                    ".cshrc, print only if the shell is interactive",
-                )
+            found = f'prints text before each command: "{greeting}"'
+            advice = (
+                "a run skips this text, but scp and rsync do not: in .bashrc or .cshrc, print only "
+                "if the shell is interactive"
             )
+            needs.append(need_of(Requirement.LOGIN_SHELL, found, advice, host=host))
     return tuple(needs)
 
 
