@@ -283,14 +283,7 @@ def baseline(
         Panel.OTHER.option("FILE", "File to write; default, and -: stdout.", "--out", "-o"),
     ] = None,
     machine: Annotated[
-        str | None,
-        Panel.OTHER.option(
-            "NAME",
-            "Machine to extend; default: that of the run.",
-            "--machine",
-            "-m",
-            completion=complete.machines,
-        ),
+        str | None, Panel.OTHER.machine("Machine to extend; default: that of the run.")
     ] = None,
     share: Annotated[
         float,
@@ -530,16 +523,7 @@ def init(
     partition: PartitionOption = None,
     account: AccountOption = None,
     backend: BackendOption = None,
-    machine: Annotated[
-        str | None,
-        Panel.OTHER.option(
-            "NAME",
-            "Machine, if there are several.",
-            "--machine",
-            "-m",
-            completion=complete.machines,
-        ),
-    ] = None,
+    machine: Annotated[str | None, Panel.OTHER.machine("Machine, if there are several.")] = None,
     queue: Annotated[str | None, Panel.KUBERNETES.option("NAME", "LocalQueue, or none.")] = None,
     topology: Annotated[
         str | None,
@@ -620,18 +604,12 @@ def list_(
             code=Code.USAGE,
             hint=f"the nodes of a run: {command_line('accept', 'show', 'nodes', url)}",
         )
-    from accept.app.parse import parse_place, parse_slurm, with_site
     from accept.commands import cluster
-    from accept.plan.resolve import Options
 
-    options = Options(
-        machine=machine or "",
-        site=site,
-        gpus_per_node=gpus_per_node,
-        place=parse_place(place),
-        slurm=parse_slurm(DrillOptions(partition=partition)),
+    plan = DrillOptions(
+        machine=machine, site=site, gpus_per_node=gpus_per_node, partition=partition
     )
-    return cluster.do_nodes(with_site(options, terminal), terminal)
+    return cluster.do_nodes(_options(plan, terminal, cluster=place), terminal)
 
 
 @_command
@@ -663,11 +641,9 @@ def show(
     ] = False,
     machine: Annotated[
         str | None,
-        Panel.OTHER.option(
-            "NAME",
+        Panel.OTHER.machine(
             "suite: machine of its estimated times, default a4-highgpu-8g; nodes: machine to "
-            "compare with, as for judge.",
-            completion=complete.machines,
+            "compare with, as for judge."
         ),
     ] = None,
     expect: Annotated[

@@ -71,6 +71,10 @@ class Panel(StrEnum):
         flag: OptionInfo = typer.Option(*names, help=text, rich_help_panel=self._title)
         return flag
 
+    def machine(self, text: str) -> OptionInfo:
+        """Declare --machine by its help."""
+        return self.option("NAME", text, "--machine", "-m", completion=complete.machines)
+
     @property
     def _title(self) -> str | None:
         return None if self is Panel.OTHER else self.value
@@ -137,13 +141,7 @@ MaxBadOption = Annotated[
 ]
 MachineOption = Annotated[
     str | None,
-    Panel.TARGET.option(
-        "NAME",
-        "Machine: a name or your own file; default: detected on the hosts.",
-        "--machine",
-        "-m",
-        completion=complete.machines,
-    ),
+    Panel.TARGET.machine("Machine: a name or your own file; default: detected on the hosts."),
 ]
 SiteOption = Annotated[
     str | None,
@@ -304,14 +302,7 @@ class BoundsOptions:
     """The machine and thresholds to judge by instead of those of the evidence."""
 
     machine: Annotated[
-        str | None,
-        Panel.OTHER.option(
-            "NAME",
-            "Machine to compare with: a name or a file.",
-            "--machine",
-            "-m",
-            completion=complete.machines,
-        ),
+        str | None, Panel.OTHER.machine("Machine to compare with: a name or a file.")
     ] = None
     expect: Annotated[
         list[str] | None, Panel.OTHER.option("BOUND", "Threshold: 'all-reduce@8G>=380'.")
