@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from accept.backends import local
 from accept.backends.job import Job
@@ -20,6 +20,8 @@ from accept.core.safe_read import read_whole
 from accept.core.serde import escaped, known, read
 from accept.core.text import command_line
 from accept.evidence import rundir
+
+T = TypeVar("T")
 
 BACKENDS: Final[Mapping[str, Backend]] = {
     "kubernetes": kubernetes_backend,
@@ -47,26 +49,24 @@ CLUSTER: Final[Cluster] = kubernetes_cluster
 
 def load(name: str) -> Backend:
     """Return the back end called `name`. Raises BadInput."""
-    if name not in BACKENDS:
-        raise BadInput(
-            f"there is no back end {escaped(name)!r}",
-            code=Code.OPTION_BACKEND,
-            hint=known(name, BACKENDS),
-        )
-    return BACKENDS[name]
+    return _find(name, BACKENDS)
 
 
 def load_surveyor(name: str) -> Surveyor:
     """Return the back end called `name` if it can write a site file. Raises BadInput."""
-    if name not in SURVEYORS:
+    return _find(name, SURVEYORS)
+
+
+def _find(name: str, among: Mapping[str, T]) -> T:
+    if name not in among:
+        shown = escaped(name)
+        absent = f"there is no back end {shown!r}"
         raise BadInput(
-            f"back end {escaped(name)!r} needs no site file"
-            if name in BACKENDS
-            else f"there is no back end {escaped(name)!r}",
+            f"back end {shown!r} needs no site file" if name in BACKENDS else absent,
             code=Code.OPTION_BACKEND,
-            hint=known(name, SURVEYORS),
+            hint=known(name, among),
         )
-    return SURVEYORS[name]
+    return among[name]
 
 
 def load_job(folder: Path) -> Job:

@@ -15,7 +15,6 @@ import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from accept.backends import containers
@@ -119,7 +118,6 @@ def submit(
         hosts=(name,),
         first="",
         folder=str(node),
-        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     record(job)
     node.mkdir(mode=0o700)

@@ -68,10 +68,11 @@ def start(
     backend = backends.load(run.backend)
     name = backend.attempt_name(name, run.place, run.plan.nodes or 1)
     target = rundir.create(name, within=within)
+    submitted = datetime.now(UTC).isoformat(timespec="seconds")
 
     def record(job: Job) -> None:
         # Before anything is started: without job.json no later command would find the run.
-        write_job(job, target)
+        write_job(replace(job, submitted=submitted), target)
 
     try:
         write_run(run, bundle, target)
@@ -88,6 +89,7 @@ def start(
             terminal.progress(f"interrupted: {name} was not started")
         shutil.rmtree(target, ignore_errors=True)
         raise
+    job = replace(job, submitted=submitted)
     try:
         write_job(job, target)
     except OSError as error:
@@ -130,14 +132,12 @@ def finish(
     interrupted: Interrupted | None = None
     try:
         follow(job, folder, terminal, detach=detach)
-    except FirstHostLost as error:
-        interrupted = error
-        terminal.progress(error.message)
-        if restart and (again := start_again(job, folder, error, terminal)):
-            return finish(*again, terminal, detach=detach, max_bad=max_bad)
     except Interrupted as error:
-        terminal.progress(error.message)
         interrupted = error
+        terminal.progress(error.message)
+        lost = error if restart and isinstance(error, FirstHostLost) else None
+        if lost and (again := start_again(job, folder, lost, terminal)):
+            return finish(*again, terminal, detach=detach, max_bad=max_bad)
     except NotStarted:
         cancel(job, folder, terminal)
         raise

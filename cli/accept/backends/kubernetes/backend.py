@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from accept.backends.job import Job, RunPlace
@@ -106,7 +105,6 @@ def submit(
             hosts=run.hosts,
             first="",
             folder=FOLDER,
-            submitted=datetime.now(UTC).isoformat(timespec="seconds"),
             place=place,
         )
         controller, signer = install_release(

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
@@ -96,7 +95,6 @@ def submit(
         hosts=nodes,
         first="",
         folder=where,
-        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
         # The number of a job is known when it was submitted, its name before.
         slurm=_allocation() if allocated else SlurmJob(id=0),
     )

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
@@ -129,7 +128,6 @@ def submit(
         first="",
         folder=run_folder,
         ssh_access=access,
-        submitted=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     record(job)
     until = time.monotonic() + run.plan.start_seconds
@@ -256,11 +254,8 @@ def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
             needs.append(need_of(Requirement.SSH, found, advice, host=host, good=False))
             continue
         if other := same_machine(host, reply.out, machines):
-            row = Requirement.OWN_MACHINE
             text = f"it is the same machine as {other}"
-            needs.append(
-                Need(code=row, host=host, what=row.label, good=False, found=text, advice=NAME_ONCE)
-            )
+            needs.append(need_of(Requirement.OWN_MACHINE, text, NAME_ONCE, host=host, good=False))
         tools = answers(reply.out.decode(errors="replace"))
         if run.site.container.image:
             needs += containers.needs(host, tools, run)
