@@ -208,11 +208,10 @@ class HostSurvey:
         )
         lines += ["# venv: /opt/accept/venv"]
         lines += [f"scratch: {scalar(found.scratch)}"] if found.scratch else ["# scratch: /tmp"]
+        head = "# Tools without a path are searched on PATH."
         if not self.from_nodes:
             head = "# Found on this login node, not on the nodes. Tools without a path are on PATH."
-            return [head, "# tools:", *(f"#   {line.removeprefix('# ')}" for line in lines)]
-        head = "# Tools without a path are searched on PATH."
-        if all(line.startswith("#") for line in lines):
+        if not self.from_nodes or all(line.startswith("#") for line in lines):
             return [head, "# tools:", *(f"#   {line.removeprefix('# ')}" for line in lines)]
         return [head, "tools:", *(f"  {line}" for line in lines)]
 

@@ -11,23 +11,21 @@ from accept.core.limits import is_host_name
 from accept.core.serde import Bounds, Invalid, Pattern, escaped, fields_of, read
 from accept.evidence.rundir import runs
 
-#: Options of every ssh call.
-_ALWAYS = (
-    *("-o", "BatchMode=yes"),
-    *("-o", "ConnectTimeout=10"),
-    *("-o", "ServerAliveInterval=10"),
-    *("-o", "ServerAliveCountMax=3"),
-)
-#: Tested hosts are not trusted, so they get no agent and no connections to this machine. Nothing
-#: from the user's own configuration may come between a command and its output.
-_RESTRICTED = (
-    *("-o", "ForwardAgent=no"),
-    *("-o", "ForwardX11=no"),
-    *("-o", "ClearAllForwardings=yes"),
-    *("-o", "Tunnel=no"),
-    *("-o", "PermitLocalCommand=no"),
-    *("-o", "RemoteCommand=none"),
-    *("-o", "RequestTTY=no"),
+#: Settings of every ssh call. Tested hosts are not trusted, so they get no agent and no connections
+#: to this machine. Nothing from the user's own configuration may come between a command and its
+#: output.
+_SETTINGS = (
+    "BatchMode=yes",
+    "ConnectTimeout=10",
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=3",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "ClearAllForwardings=yes",
+    "Tunnel=no",
+    "PermitLocalCommand=no",
+    "RemoteCommand=none",
+    "RequestTTY=no",
 )
 
 _HOST = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\])"
@@ -71,17 +69,10 @@ class SshAccess:
 
     def options(self) -> tuple[str, ...]:
         """Return the ssh options for these fields, and for hosts that are not trusted."""
-        options: list[str] = []
-        if self.config_file:
-            options += ["-F", self.config_file]
-        options += _ALWAYS
-        if self.user:
-            options += ["-l", self.user]
-        if self.port:
-            options += ["-p", str(self.port)]
-        if self.jump_host:
-            options += ["-J", self.jump_host]
-        return (*options, *_RESTRICTED)
+        own = {"-F": self.config_file, "-l": self.user, "-p": self.port, "-J": self.jump_host}
+        pairs = [(option, str(value)) for option, value in own.items() if value]
+        pairs += [("-o", setting) for setting in _SETTINGS]
+        return tuple(word for pair in pairs for word in pair)
 
 
 def _is_below(path: Path, folder: Path) -> bool:
