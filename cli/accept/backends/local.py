@@ -408,7 +408,7 @@ def _advice() -> str:
     return f"{install_hint(Extra.RUN)}; or name your own under tools: in the site file"
 
 
-def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
+def doctor(run: Resolved) -> tuple[Need, ...]:
     """Return the line of each requirement of the run's checks on this machine."""
     host, tools = os.uname().nodename, _tools(run)
     if not run.site.container.image:

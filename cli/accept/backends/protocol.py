@@ -142,7 +142,7 @@ class Backend(Protocol):
     def delete(self, job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
         """Remove what the run created and still exists, and nothing else; return what that was."""
 
-    def doctor(self, run: Resolved, *, say: Say) -> tuple[Need, ...]:
+    def doctor(self, run: Resolved) -> tuple[Need, ...]:
         """Return the line of each requirement of the run: met or missing on the hosts."""
 
     def reach(self, job: Job, run: Resolved, /) -> Reach:

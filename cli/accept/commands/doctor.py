@@ -44,7 +44,7 @@ def do_doctor(options: Options, terminal: Terminal, *, run: str) -> int:
         text = f"{other} is another program called accept; this one is gpu-accept, too"
         terminal.notice(warning(Code.NAME_TAKEN, text))
     resolved, _ = prepare(options, terminal)
-    needs = backends.load(resolved.backend).doctor(resolved, say=terminal.progress)
+    needs = backends.load(resolved.backend).doctor(resolved)
     ready = all(need.good for need in needs)
     rows = [*_rows(needs, resolved)]
     terminal.result(Requirements(ready=ready, needs=needs), Table(rows=rows))

@@ -192,12 +192,12 @@ class TestALoginShellThatPrintsText:
     def test_is_a_note_in_doctor_and_not_a_failure(self, run: HostRun) -> None:
         planned_run = planned("h1")
         run.hosts.greet(GREETING)
-        needs = backend.doctor(planned_run, say=ignore)
+        needs = backend.doctor(planned_run)
         (note,) = (need for need in needs if need.code is Requirement.LOGIN_SHELL)
         assert note.good
         assert note.advice
         run.hosts.greet("")
-        codes = [need.code for need in backend.doctor(planned_run, say=ignore)]
+        codes = [need.code for need in backend.doctor(planned_run)]
         assert Requirement.LOGIN_SHELL not in codes
 
 
@@ -255,7 +255,7 @@ def test_heartbeats_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("run")
 def test_doctor_names_the_program_that_unpacks_the_archives() -> None:
-    needs = backend.doctor(planned("h1"), say=ignore)
+    needs = backend.doctor(planned("h1"))
     (need,) = (need for need in needs if need.what == "bzip2 or Python")
     assert (need.good, need.found[:1]) == (True, "/")
 
@@ -539,7 +539,7 @@ class TestTwoNamesOfOneMachine:
 
     @pytest.mark.usefixtures("run")
     def test_are_not_ready_in_doctor(self) -> None:
-        needs = backend.doctor(planned("h1", "h1.example.com"), say=ignore)
+        needs = backend.doctor(planned("h1", "h1.example.com"))
         (need,) = (need for need in needs if need.code is Requirement.OWN_MACHINE)
         assert (need.host, need.good) == ("h1.example.com", False)
 
@@ -548,7 +548,7 @@ class TestTwoNamesOfOneMachine:
     "act",
     [
         lambda: backend.detect((), Site(), ClusterPlace()),
-        lambda: backend.doctor(planned(), say=ignore),
+        lambda: backend.doctor(planned()),
     ],
 )
 def test_a_list_of_hosts_is_needed(act: Callable[[], object]) -> None:

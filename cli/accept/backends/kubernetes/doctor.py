@@ -36,7 +36,6 @@ from accept.backends.kubernetes.objects import (
 from accept.backends.kubernetes.rbac import Rule, rights
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.kubernetes.submit import helm, last_line
-from accept.backends.protocol import Say
 from accept.backends.requirements import Need, Requirement, need_of, tool_need
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
@@ -232,7 +231,7 @@ _OLDEST_VERSION = (1, 31)
 _NODES_SHOWN = 12
 
 
-def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
+def doctor(run: Resolved) -> tuple[Need, ...]:
     """Return what the run needs from the cluster, whether the cluster has it, and what to do."""
     api = Api(resolve_place(run.place, run.site))
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from accept.backends.protocol import Say
 from accept.backends.requirements import Need, Requirement, need_of
 from accept.backends.slurm import nodes
 from accept.backends.slurm.client import call
@@ -14,7 +13,7 @@ from accept.core.text import count
 from accept.plan.resolve import Resolved
 
 
-def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
+def doctor(run: Resolved) -> tuple[Need, ...]:
     """Return what the controller shows: the partition, its nodes, their GPUs, the launch."""
     wanted = run.plan.nodes or 1
     partition = nodes.partition_of(run.site.slurm)

@@ -235,7 +235,7 @@ def _candidate(name: str, result: Ready | Absent, first: Ready) -> Candidate:
     return Candidate(name=name, addresses=addresses, port=result.port, local=name == first.name)
 
 
-def doctor(run: Resolved, *, say: Say) -> tuple[Need, ...]:
+def doctor(run: Resolved) -> tuple[Need, ...]:
     """Return the line of each requirement of the run's checks on each host."""
     _refuse_no_hosts(run.hosts)
     reach = reach_of(access_of(run.site))
