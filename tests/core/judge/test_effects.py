@@ -159,6 +159,27 @@ def test_bad_hosts_that_never_met_do_so_in_the_wave_that_follows(*, behind_switc
     assert kinds == {SuspectKind.SWITCH if behind_switch else SuspectKind.NODE}
 
 
+@pytest.mark.parametrize(("again", "waves", "named"), [(100.0, 2, set()), (93.0, 1, {"a", "b"})])
+def test_two_hosts_that_were_fast_together_once_meet_until_distance_is_certain(
+    again: float, waves: int, named: set[str]
+) -> None:
+    met = {frozenset(own) for own, *_ in pairs(64, 8)}
+    names = next(
+        (a, b) for a in hosts(64) for b in hosts(64) if a < b and frozenset((a, b)) not in met
+    )
+    shown = dict(zip(names, "ab", strict=True))
+    measured = executions(pairs(64, 8, *names, share=0.93, jitter=_JITTER))
+    one = Execution(hosts=names, population="pairs", value=97.0)
+    measured.append(one._replace(wave=("pairs", 8), repeated=True))
+    assert not explained(measured).faults
+    for number in range(waves):
+        assert names in next_wave(explained(measured), measured, hosts(64))
+        measured.append(one._replace(value=again, wave=("pairs", 9 + number), repeated=True))
+    found = explained(measured)
+    assert {shown[host] for fault in found.faults for host in fault.part.hosts} == named
+    assert next_wave(found, measured, hosts(64)) == ()
+
+
 @pytest.mark.parametrize(
     ("gpus", "measured", "meet"),
     [

@@ -27,6 +27,8 @@ _REPEATED = 0.25
 _MOST_DOUBTS, _MOST_OPEN = 64, 64
 #: Maximum number of logs of a pair whose hosts may be bad at times.
 _MOST_LOGS = 8
+#: Two hosts that are near each other, and far from all others, meet this often.
+_FEW_MEETINGS = 3
 #: Number of partners that are tried for a host.
 _PARTNERS = 24
 
@@ -65,7 +67,10 @@ def next_wave(
         worth[pair] = value * _REPEATED ** len(met.get(frozenset(pair), ()))
     for pair in _again(explanation, hosts):
         worth[pair] = max(worth.get(pair, 0.0), log(2))
-    for pair in _between_bad(explanation, executions, hosts):
+    for pair in (
+        *_between_bad(explanation, executions, hosts),
+        *_alone_near(explanation, hosts, met),
+    ):
         worth[pair] = max(worth.get(pair, 0.0), log(2))
     if max(worth.values(), default=0.0) < _LEAST:
         return ()
@@ -229,6 +234,25 @@ def _between_bad(
             own = sorted(group & order.keys(), key=order.__getitem__)
             pairs += zip(own[::2], own[1::2], strict=False)
     return pairs
+
+
+def _alone_near(
+    explanation: Explanation,
+    hosts: Collection[str],
+    met: Mapping[frozenset[str], Collection[object]],
+) -> list[Pair]:
+    """Return the blocks of two near hosts that met too few times.
+
+    One fast execution makes such a block, and two slow hosts a matter of distance.
+    """
+    order = {host: n for n, host in enumerate(hosts)}
+    blocks = explanation.distance.blocks if explanation.distance else ()
+    return [
+        _sorted((one, other), order)
+        for one, other in (sorted(block) for block in blocks if len(block) == 2)
+        if order.keys() >= {one, other}
+        and len(met.get(frozenset((one, other)), ())) < _FEW_MEETINGS
+    ]
 
 
 def _exercises(e: Execution, group: set[str], gpus: frozenset[int]) -> bool:
