@@ -10,12 +10,11 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from tests.factories.paths import PROGRAMS, ROOT, TESTS
+from tests.factories.paths import CLI, PROGRAMS, ROOT, TESTS
 
 from accept import __version__
 
-CORE = ROOT / "cli" / "accept" / "core"
+CORE = CLI / "accept" / "core"
 MACHINES = ROOT / "values" / "machines"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -34,27 +33,38 @@ def project_files() -> list[Path]:
 
 
 FILES = project_files()
-PAGES = [path for path in FILES if path.suffix == ".md"]
+PAGES = {path: path.read_text() for path in FILES if path.suffix == ".md"}
+
+
+def nodes(*folders: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the name of each module below some folders with each node of its syntax."""
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
+        yield from ((short(path), node) for node in ast.walk(ast.parse(path.read_text())))
 
 
 def short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Yield the full name of every module that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def imported(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield each module below a folder with the full name of each import, anywhere in it."""
+    for path, node in nodes(folder):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((path, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            yield from ((path, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=short)
-def test_links_between_pages_exist(page: Path) -> None:
-    links = [link.partition("#")[0] for link in LINK.findall(page.read_text())]
-    relative = [link for link in links if link and ":" not in link]
-    assert [link for link in relative if not (page.parent / link).exists()] == []
+def test_links_between_pages_exist() -> None:
+    links = [
+        (page, link.partition("#")[0])
+        for page, text in PAGES.items()
+        for link in LINK.findall(text)
+    ]
+    relative = [(page, link) for page, link in links if link and ":" not in link]
+    assert [
+        (short(page), link) for page, link in relative if not (page.parent / link).exists()
+    ] == []
 
 
 def test_both_copies_of_the_license_are_the_same() -> None:
@@ -70,10 +80,9 @@ def test_contributing_names_files_that_exist() -> None:
     assert [path for path in paths if not list(ROOT.glob(path.replace("NAME", "*")))] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=short)
-def test_pages_name_make_targets_that_exist(page: Path) -> None:
+def test_pages_name_make_targets_that_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(TARGET.findall(page.read_text())) <= targets
+    assert {name for text in PAGES.values() for name in TARGET.findall(text)} <= targets
 
 
 def test_the_changelog_begins_with_the_version_of_the_package() -> None:
@@ -107,31 +116,28 @@ def test_every_rule_about_imports_is_a_contract() -> None:
     assert independent == back_ends | {"accept.core.checks.*"}
 
 
-@pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=short)
-def test_core_imports_the_standard_library_and_itself_only(path: Path) -> None:
-    for name in imported(path):
-        if name == "accept" or name.startswith("accept."):
-            assert name == "accept.core" or name.startswith("accept.core.")
-        else:
-            assert name.partition(".")[0] in sys.stdlib_module_names
+def test_core_imports_the_standard_library_and_itself_only() -> None:
+    others = [
+        (path, name)
+        for path, name in imported(CORE)
+        if not f"{name}.".startswith("accept.core.")
+        and name.partition(".")[0] not in sys.stdlib_module_names
+    ]
+    assert others == []
 
 
-@pytest.mark.parametrize("path", sorted(PROGRAMS.rglob("*.py")), ids=short)
-def test_programs_of_the_ranks_import_nothing_of_ours(path: Path) -> None:
-    assert not [name for name in imported(path) if name.partition(".")[0] == "accept"]
+def test_programs_of_the_ranks_import_nothing_of_ours() -> None:
+    assert not [row for row in imported(PROGRAMS) if row[1].partition(".")[0] == "accept"]
 
 
-@pytest.mark.parametrize("path", sorted(TESTS.rglob("*.py")), ids=short)
-def test_no_test_helper_lives_in_a_test_file(path: Path) -> None:
+def test_no_test_helper_lives_in_a_test_file() -> None:
     """Helpers of several test files have their own module, for example in tests/factories."""
-    text = path.read_text()
-    names = {
-        f"{node.module}.{alias.name}"
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert TEST_MODULE.findall(" ".join([text, *sorted(names)])) == []
+    named = [
+        (short(path), found)
+        for path in TESTS.rglob("*.py")
+        for found in TEST_MODULE.findall(path.read_text())
+    ]
+    assert named + [row for row in imported(TESTS) if TEST_MODULE.fullmatch(row[1])] == []
 
 
 def test_the_commands_load_without_optional_libraries() -> None:
@@ -143,22 +149,17 @@ def test_the_commands_load_without_optional_libraries() -> None:
     assert heavy & set(done.stdout.split()) == set()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if path.suffix == ".py" and ROOT / "cli" in path.parents],
-    ids=short,
-)
-def test_no_code_compares_the_name_of_a_machine(path: Path) -> None:
+def test_no_code_compares_the_name_of_a_machine() -> None:
     # `gpu` is also a kind of suspect.
     machines = {path.stem for path in MACHINES.glob("*.yaml")} - {"gpu"}
-    compared = {
-        leaf.value
-        for node in ast.walk(ast.parse(path.read_text()))
+    compared = [
+        (path, leaf.value)
+        for path, node in nodes(CLI)
         if isinstance(node, ast.Compare | ast.MatchValue)
         for leaf in ast.walk(node)
-        if isinstance(leaf, ast.Constant)
-    }
-    assert machines & compared == set()
+        if isinstance(leaf, ast.Constant) and leaf.value in machines
+    ]
+    assert compared == []
 
 
 #: Functions that return everything that a program prints.
@@ -178,14 +179,13 @@ READERS = {
 
 def test_output_of_other_programs_is_read_in_few_places_and_never_whole() -> None:
     readers = set()
-    for path in (*(ROOT / "cli" / "accept").rglob("*.py"), *PROGRAMS.glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            # They keep everything that a program prints.
-            assert not (isinstance(node, ast.keyword) and node.arg == "capture_output"), path
-            assert not (isinstance(node, ast.Attribute) and node.attr in WHOLE), path
-            is_output = isinstance(node, ast.keyword) and node.arg in ("stdout", "stderr")
-            if is_output and "PIPE" in ast.dump(node):
-                readers.add(short(path))
+    for path, node in nodes(CLI, PROGRAMS):
+        # They keep everything that a program prints.
+        assert not (isinstance(node, ast.keyword) and node.arg == "capture_output"), path
+        assert not (isinstance(node, ast.Attribute) and node.attr in WHOLE), path
+        is_output = isinstance(node, ast.keyword) and node.arg in ("stdout", "stderr")
+        if is_output and "PIPE" in ast.dump(node):
+            readers.add(path)
     assert readers == READERS
 
 
