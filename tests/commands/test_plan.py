@@ -243,11 +243,10 @@ def blanks() -> Iterator[tuple[str, ...]]:
 class TestEmptyValues:
     """An unset shell variable never starts a run."""
 
-    @pytest.mark.parametrize("words", list(blanks()), ids=" ".join)
     @pytest.mark.parametrize("blank", ["", " "], ids=["empty", "blank"])
-    def test_are_refused_by_every_command(self, words: tuple[str, ...], blank: str) -> None:
-        command, *rest = words
-        refused(command, *(f"{word}{blank}" for word in rest), error="E-OPTION-EMPTY")
+    def test_are_refused_by_every_command(self, blank: str) -> None:
+        for command, *rest in blanks():
+            refused(command, *(f"{word}{blank}" for word in rest), error="E-OPTION-EMPTY")
 
     @pytest.mark.parametrize(
         ("words", "named"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from accept.backends.requirements import Requirement
 from accept.commands.drill_faults import DrillReason
 from accept.config.explanations import explanations
@@ -23,15 +21,14 @@ def test_every_code_is_explained_and_nothing_else() -> None:
     assert set(explanations()) == {code.value for code in CODES}
 
 
-@pytest.mark.parametrize("code", list(Code), ids=str)
-def test_a_code_has_the_common_form(code: Code) -> None:
-    assert re.fullmatch(r"[EW]-[A-Z0-9-]+", code.value)
-    assert code.value[2:].replace("-", "_") == code.name
+def test_a_code_has_the_common_form() -> None:
+    for code in Code:
+        assert re.fullmatch(r"[EW]-[A-Z0-9-]+", code.value)
+        assert code.value[2:].replace("-", "_") == code.name
 
 
-@pytest.mark.parametrize("code", explanations())
-def test_an_explanation_is_one_line_of_whole_sentences(code: str) -> None:
-    text = explanations()[code]
-    assert text.endswith(".")
-    assert "  " not in text
-    assert "\n" not in text
+def test_an_explanation_is_one_line_of_whole_sentences() -> None:
+    for code, text in explanations().items():
+        assert text.endswith("."), code
+        assert "  " not in text, code
+        assert "\n" not in text, code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 from tests.factories import programs  # noqa: F401  # makes the programs importable
 from tests.factories.command_line import accept, refused
 from tests.factories.paths import CLI, ROOT
@@ -37,22 +36,21 @@ def test_list_rows_and_page_have_the_same_causes() -> None:
     assert [name for name, _ in rows] == list(Cause)
 
 
-@pytest.mark.parametrize("cause", Cause)
-def test_each_cause_has_a_complete_row_and_section(cause: Cause) -> None:
-    row = cause.row
-    assert cause.name in ("UNKNOWN", cause.value.upper().replace("-", "_"))
-    assert row.meaning
-    assert row.action
-    actions = " ".join((row.action, *row.action_of_check.values()))
-    assert "\n" not in row.meaning + actions
-    # Only ssh reaches hosts; people have nodes.
-    shown = f"{row.meaning} {actions} {sections()[cause]}".replace("HOST", "")
-    assert row.no_login or not SCREENS["nodes"].search(shown), shown
-    assert not row.meaning.endswith(".")
-    assert re.fullmatch(r"W(-[A-Z]+)+", cause.code)
-    section = sections()[cause]
-    assert "- Confirm: " in section
-    assert "- Provider: " in section
+def test_each_cause_has_a_complete_row_and_section() -> None:
+    for cause, section in ((cause, sections()[cause]) for cause in Cause):
+        row = cause.row
+        assert cause.name in ("UNKNOWN", cause.value.upper().replace("-", "_"))
+        assert row.meaning, cause
+        assert row.action, cause
+        actions = " ".join((row.action, *row.action_of_check.values()))
+        assert "\n" not in row.meaning + actions, cause
+        # Only ssh reaches hosts; people have nodes.
+        shown = f"{row.meaning} {actions} {section}".replace("HOST", "")
+        assert row.no_login or not SCREENS["nodes"].search(shown), shown
+        assert not row.meaning.endswith("."), cause
+        assert re.fullmatch(r"W(-[A-Z]+)+", cause.code)
+        assert "- Confirm: " in section, cause
+        assert "- Provider: " in section, cause
 
 
 def test_each_check_of_single_devices_has_its_own_advice_on_a_low_value() -> None:
@@ -66,17 +64,16 @@ def test_each_check_of_single_devices_has_its_own_advice_on_a_low_value() -> Non
     assert row.action not in own.values()
 
 
-@pytest.mark.parametrize("cause", Cause)
-def test_no_row_contradicts_itself(cause: Cause) -> None:
-    row = cause.row
-    assert not (row.root_cause and row.consequence)
-    assert row.consequence or not row.no_result
-    assert row.slow or not row.relative
-    assert row.ends_launch or not row.loses_host
-    assert not (row.no_gpu and row.follows_no_gpu)
-    if state_of(cause) is not State.FAIL:
-        # Such a cause accuses nothing, so it can neither explain others nor cost a host.
-        assert not any((row.root_cause, row.loses_host, row.slow, row.wrong_numbers))
+def test_no_row_contradicts_itself() -> None:
+    for cause, row in ((cause, cause.row) for cause in Cause):
+        assert not (row.root_cause and row.consequence), cause
+        assert row.consequence or not row.no_result, cause
+        assert row.slow or not row.relative, cause
+        assert row.ends_launch or not row.loses_host, cause
+        assert not (row.no_gpu and row.follows_no_gpu), cause
+        if state_of(cause) is not State.FAIL:
+            # Such a cause accuses nothing, so it can neither explain others nor cost a host.
+            assert not any((row.root_cause, row.loses_host, row.slow, row.wrong_numbers)), cause
 
 
 def test_only_what_did_not_run_is_not_a_failure() -> None:
@@ -121,13 +118,13 @@ def test_no_program_reports_a_cause_that_is_not_on_the_list() -> None:
     assert texts <= {*Cause}
 
 
-@pytest.mark.parametrize("cause", Cause)
-def test_the_command_line_shows_the_section_of_a_cause(cause: Cause) -> None:
-    shown = accept("show", "cause", cause).out
-    assert shown.startswith(f"{cause} (owner: {cause.row.owner})\n")
-    for part in ("Confirm:", "Provider:"):
-        assert part in shown
-    assert "###" not in shown
+def test_the_command_line_shows_the_section_of_a_cause() -> None:
+    for cause in Cause:
+        shown = accept("show", "cause", cause).out
+        assert shown.startswith(f"{cause} (owner: {cause.row.owner})\n")
+        for part in ("Confirm:", "Provider:"):
+            assert part in shown
+        assert "###" not in shown
 
 
 def test_a_cause_that_does_not_exist_is_refused_with_the_nearest() -> None:
