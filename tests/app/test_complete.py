@@ -71,6 +71,7 @@ def test_commands_and_options_are_completed(name: str) -> None:
     assert complete("help", "ren", name=name) == ["render"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("words", "names"),
     [

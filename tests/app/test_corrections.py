@@ -100,6 +100,7 @@ def answered(typed: str) -> str:
     return command
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("typed", MEANT)
 def test_the_answer_names_a_command_that_works(typed: str) -> None:
     command = answered(typed)

@@ -113,6 +113,7 @@ def test_the_name_of_a_file_is_never_a_message_of_its_own(tmp_path: Path) -> Non
 
 
 class TestOutputThatCannotBeWritten:
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         "arguments",
         ["list machines", "list machines --json", "--help", "show schema plan", "chart"],

@@ -109,6 +109,7 @@ def test_an_unknown_command_is_refused_with_the_nearest(words: list[str], meant:
 
 
 class TestTheCalledName:
+    @pytest.mark.sampled
     @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
     @pytest.mark.parametrize("kind", ["on PATH", "below here", "elsewhere", "here"])
     def test_is_that_of_help_and_hints(self, name: str, kind: str, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_pipe_is_refused_at_once(command: str, tmp_path: Path) -> None:
     pipe, site, base = (tmp_path / name for name in ("p.yaml", "site.yaml", "machine.yaml"))
@@ -43,6 +44,7 @@ def write_references(site: Path, base: Path, named: object) -> None:
     base.write_text(f"name: own\nbase: [{named}]\n")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["/dev/stdin", "/dev/fd/0"])
 @pytest.mark.parametrize("command", COMMANDS[-2:])
 def test_only_the_command_line_can_name_an_inherited_pipe(
@@ -68,6 +70,7 @@ def test_only_the_command_line_can_name_an_inherited_pipe(
     assert (done.returncode, "it is not a regular file" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "command",
     [

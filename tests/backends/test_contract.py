@@ -26,6 +26,7 @@ from accept.core.errors import Exit
 from accept.evidence import rundir
 
 HAD_ENDED = "{} had already ended; nothing was cancelled\n"
+pytestmark = pytest.mark.sampled
 BACK_ENDS = ("local", "ssh", "slurm", "kubernetes")
 
 

@@ -542,6 +542,7 @@ class TestAnyForm:
         given = accept("judge", form(folder, tmp_path / "given", "x/evidence"), "--json")
         assert (given.code, given.out) == (found.code, found.out)
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize(
         "name", [evidence.PLAN, evidence.RECORDS, sample_evidence.record().log]
     )

@@ -67,6 +67,7 @@ def test_a_node_beside_a_fault_has_good_pairs_for_it() -> None:
     assert one.model == ()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_each_blamed_part_has_its_executions_and_figures_as_a_node_has(name: str) -> None:
     found = case(name)

@@ -148,6 +148,7 @@ def _called(tmp_path: Path, program: str, code: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", CLIENTS)
 def test_a_program_that_prints_without_end_is_one_clear_error(tmp_path: Path, program: str) -> None:
     assert _called(tmp_path, program, CLIENTS[program]) == Code.OUTPUT_TOO_LONG

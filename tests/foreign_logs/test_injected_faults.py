@@ -54,6 +54,7 @@ def test_results_that_are_dealt_to_random_pairs_accuse_no_node(
     assert accused(judged(logs, tmp_path, changes)) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("world", WORLDS)
 def test_no_innocent_node_is_accused_and_the_bad_one_is_found(

@@ -983,6 +983,7 @@ class TestPodEntrypoint:
         self.fill(pod, sshd=finds, coordinate=self.COORDINATES)
         return f"{own}:{system}"
 
+    @pytest.mark.sampled
     @pytest.mark.parametrize("python", [{ImageTool.PYTHON}, set()], ids=["python", "none"])
     @pytest.mark.parametrize("public", public_images(), ids=lambda one: one.image)
     def test_on_a_public_image_starts_or_names_what_is_missing(

@@ -134,6 +134,7 @@ def code_archives() -> Mapping[str, bytes]:
 
 
 class TestArchive:
+    @pytest.mark.sampled
     @pytest.mark.parametrize("machine", MACHINES)
     @pytest.mark.parametrize("suite", ["quick", "standard", "soak"])
     def test_is_small_sorted_and_timeless(self, machine: str, suite: str, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_the_same_run_gives_the_same_bytes() -> None:
     assert render_html(reported("node")) == page("node")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_a_page_loads_nothing_and_has_one_script_of_its_own(name: str) -> None:
     tags = Outline(page(name)).tags
@@ -99,6 +100,7 @@ def test_values_below_the_required_one_are_never_drawn_as_normal() -> None:
     assert all(Tone.BAD in plot.tones for plot in plots)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_the_colors_of_executions_are_those_of_the_judge(name: str) -> None:
     bad = {Tone.SLOW, Tone.BAD, Tone.FAILED}

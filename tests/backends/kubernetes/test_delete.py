@@ -236,6 +236,7 @@ class TestCancelIfCommandsInThePodFail:
         assert store.objects == {}
 
     # 200 is an answer that does not open a websocket; 0 is a connection that breaks.
+    @pytest.mark.sampled
     @pytest.mark.parametrize("status", [403, 503, 200, 0])
     @pytest.mark.parametrize("results", ["", "/results"])
     def test_removes_the_job_and_reports_what_is_missing(

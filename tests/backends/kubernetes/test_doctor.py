@@ -220,6 +220,7 @@ CASES: list[tuple[Row, str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("code", "expected", "shows", "given"), CASES)
 def test_a_cluster_gives_the_row(
     server: ApiServer, ask: Ask, code: Row, expected: str, shows: str, given: dict[str, Any]

@@ -328,6 +328,7 @@ def test_when_most_peers_are_bad_or_too_few_none_is_named() -> None:
     assert not compare_rows([peer(i, 50.0 + 50 * (i > 0)) for i in range(3)], _NOISE)[0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("hosts", "executions"), [(64, 30), (16, 100), (256, 8), (64, 5)])
 @pytest.mark.parametrize("freedom", [3, 5])
 def test_noise_with_heavy_tails_accuses_no_peer(hosts: int, executions: int, freedom: int) -> None:

@@ -14,6 +14,7 @@ _RINGS = ("all-reduce@8G>=200", "all-gather@8G>=200", "reduce-scatter@8G>=200")
 _RAILS = {("h3", 0): 0.7, ("h17", 2): 0.7, ("h30", 5): 0.7, ("h41", 7): 0.7}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("machine", "nodes"), [("h100-8", 64), ("b200-8", 8), ("a4-highgpu-8g", 4), ("gb200-4x", 4)]
 )
@@ -32,6 +33,7 @@ def _with_fast_nics() -> list[str]:
     return [name for name, one in machines if one.nvlink and one.nics]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("machine", _with_fast_nics())
 def test_two_healthy_nodes_of_every_machine_pass(machine: str) -> None:
     verdict = run(Fabric(machine=machine, count=2))

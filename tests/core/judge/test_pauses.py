@@ -197,6 +197,7 @@ def test_hosts_that_pause_with_each_other_and_met_nobody_else_are_not_named() ->
     assert (found.state, suspects) == (State.INCONCLUSIVE, [])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("hosts", [8, 16])
 @pytest.mark.parametrize("paused", [2, 3, 5])
 def test_pauses_at_random_name_an_innocent_host_in_at_most_one_of_a_hundred_runs(

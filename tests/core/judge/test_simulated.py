@@ -63,6 +63,7 @@ def test_faults_are_named_and_no_innocent_node_is_accused(world: World) -> None:
         assert_waves(run)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [9, 12, 14, 20])
 def test_the_edge_of_a_leaf_is_found_beside_a_bad_node(seed: int) -> None:
     """Pairs of the node are slow on either side: it looked like a member, or like a bad GPU."""
@@ -96,6 +97,7 @@ def assert_waves(run: SimulatedRun) -> None:
         assert len(busy) == len(set(busy)), key
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("world", KINDS["healthy"], ids=lambda world: world.name)
 def test_healthy_clusters_accuse_nothing(world: World) -> None:
     for seed, (count, rounds) in product(range(3), ((2, 1), (3, 3), (4, 3), (10, 4), (24, 5))):
@@ -121,6 +123,7 @@ def test_nothing_is_measured_again_if_nothing_is_an_outlier() -> None:
     assert run_of(BY_NAME["w0"].cluster(64, _ROUNDS, 1), _ROUNDS, again=True).added == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["w1", "w5", "w7", "leaf", "gpu"])
 def test_a_second_measurement_of_a_cluster_names_the_same_suspects(name: str) -> None:
     clusters = (BY_NAME[name].cluster(64, _ROUNDS, 1, noise=noise) for noise in (0, 1))
@@ -182,6 +185,7 @@ _FEW_BAD = (
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("world", _FEW_BAD, ids=lambda world: world.name)
 def test_speeds_that_are_dealt_to_random_pairs_accuse_only_the_fabric(world: World) -> None:
     for seed in range(3):

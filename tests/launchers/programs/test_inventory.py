@@ -256,6 +256,7 @@ def test_a_host_that_lacks_a_listed_gpu_is_named_only_if_others_or_the_machine_h
     assert [(one.cause, one.host) for one in seen if one.cause != "gpu-duplicate"] == expected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "cause", "gpu", "words"),
     [
