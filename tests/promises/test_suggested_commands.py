@@ -343,37 +343,47 @@ def example_of(command: str) -> str:
     return re.sub(PLANNED, r"\1 --dry-run", command)
 
 
-@pytest.mark.real
-def test_each_command_in_the_texts_of_the_program_works_in_a_real_shell(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hosts, Slurm and Kubernetes are stand-ins: nothing is measured or changed there."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    standin_ssh(tmp_path / "ssh", monkeypatch)
-    slurm = StandinSlurm(tmp_path / "slurm")
-    path = f"{installed('accept').parent}:{slurm.folder}:{os.environ['PATH']}"
-    monkeypatch.setenv("PATH", path)
-    with api_server() as kubernetes:
-        monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(tmp_path)))
+#: The commands in the texts of the program are executed in parts.
+_PARTS = 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with what the reader has; its hosts, Slurm and Kubernetes are stand-ins."""
+    place = tmp_path_factory.mktemp("reader")
+    made = place / "here"
+    made.mkdir()
+    with pytest.MonkeyPatch.context() as patch, api_server() as kubernetes:
+        patch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+        patch.setenv("ACCEPT_RUNS", str(place / "runs"))
+        patch.setenv("HOME", str(place / "home"))
+        standin_ssh(place / "ssh", patch)
+        slurm = StandinSlurm(place / "slurm")
+        patch.setenv("PATH", f"{installed('accept').parent}:{slurm.folder}:{os.environ['PATH']}")
+        patch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(place)))
         for line in SETUP:
-            done = bash(line, folder)
+            done = bash(line, made)
             assert done.returncode in (0, 3), (line, done.stderr)
-        executed: dict[str, str] = {}
-        failed = []
-        for place, text in in_sources():
-            command = example_of(text)
-            if command in NAMED or command.startswith("retest") or command in executed:
-                continue
-            executed[command] = place
-            done = bash(f"accept {command}", folder)
-            errors = re.findall(r"^error\[(.*?)\]|^(Traceback)", done.stderr, re.MULTILINE)
-            if any(code not in OF_THE_EXAMPLE for code, _ in errors):
-                failed.append(f"{place}: accept {command}\n{done.stderr}")
+        yield made
+
+
+@pytest.mark.real
+@pytest.mark.sampled
+@pytest.mark.parametrize("part", range(_PARTS))
+def test_each_command_in_the_texts_of_the_program_works_in_a_real_shell(
+    part: int, folder: Path
+) -> None:
+    """Nothing is measured or changed on the hosts, Slurm and Kubernetes."""
+    places = {example_of(text): place for place, text in reversed([*in_sources()])}
+    commands = [c for c in places if c not in NAMED and not c.startswith("retest")]
+    assert len(commands) > 70
+    failed = []
+    for command in commands[part::_PARTS]:
+        done = bash(f"accept {command}", folder)
+        errors = re.findall(r"^error\[(.*?)\]|^(Traceback)", done.stderr, re.MULTILINE)
+        if any(code not in OF_THE_EXAMPLE for code, _ in errors):
+            failed.append(f"{places[command]}: accept {command}\n{done.stderr}")
     assert not failed, "\n".join(failed)
-    assert len(executed) > 70
-    print(f"{len(executed)} commands")
 
 
 @pytest.mark.real
