@@ -159,6 +159,18 @@ def test_bad_hosts_that_never_met_do_so_in_the_wave_that_follows(*, behind_switc
     assert kinds == {SuspectKind.SWITCH if behind_switch else SuspectKind.NODE}
 
 
+def test_an_accused_host_gets_a_new_partner_in_any_wave_that_follows() -> None:
+    """All of its pairs may be bad links, as others are."""
+    measured = executions(pairs(64, 4, "h9", share=0.06, jitter=_JITTER))
+    other = next(i for i, one in enumerate(measured) if "h9" not in one.hosts)
+    measured[other] = measured[other]._replace(value=6.0)
+    found = explained(measured)
+    assert "h9" in {host for fault in found.faults for host in fault.part.hosts}
+    wave = next_wave(found, measured, hosts(64))
+    (pair,) = (pair for pair in wave if "h9" in pair)
+    assert frozenset(pair) not in {frozenset(one.hosts) for one in measured}
+
+
 @pytest.mark.parametrize(("again", "waves", "named"), [(100.0, 2, set()), (93.0, 1, {"a", "b"})])
 def test_two_hosts_that_were_fast_together_once_meet_until_distance_is_certain(
     again: float, waves: int, named: set[str]

@@ -6,7 +6,7 @@ differ in how likely they make it bad, weighed by their probabilities.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import log
@@ -20,6 +20,8 @@ from accept.core.verdict import OF_HOST, SuspectKind
 _BAD, _AT_TIMES, _GOOD = 0.95, 0.5, 0.02
 #: A wave follows only if a pair is worth this much information in all.
 _LEAST = 0.02
+#: A pair that is worth less is no better than one of the planned rounds.
+_IDLE = _LEAST / 10
 #: Another execution of a pair is worth this share of the one before.
 _REPEATED = 0.25
 #: Number of the most probable explanations that a wave separates, and of the open pairs that are
@@ -74,6 +76,8 @@ def next_wave(
         worth[pair] = max(worth.get(pair, 0.0), log(2))
     if max(worth.values(), default=0.0) < _LEAST:
         return ()
+    for pair in _of_accused(explanation, hosts, met):
+        worth.setdefault(pair, _IDLE)
     order = {host: n for n, host in enumerate(hosts)}
     busy: set[str] = set()
     wave: list[Pair] = []
@@ -81,7 +85,7 @@ def next_wave(
         worth.items(), key=lambda row: (-round(row[1], 9), order[row[0][0]], order[row[0][1]])
     )
     for pair, value in ranked:
-        if value >= _LEAST / 10 and busy.isdisjoint(pair):
+        if value >= _IDLE and busy.isdisjoint(pair):
             wave.append(pair)
             busy.update(pair)
     for pair in _idle(executions, order, met):
@@ -162,16 +166,9 @@ def _pairs(
     parts = {part for question in questions for part in (*question.parts, question.other.part)}
     single = {part.hosts[0] for part in parts if len(part.hosts) == 1}
     groups = [part for part in parts if len(part.hosts) > 1]
-    bad = {fault.part.hosts[0] for fault in explanation.faults if len(fault.part.hosts) == 1}
     doubted = [host for host in hosts if host in single.union(explanation.unknown)]
-    good = [host for host in hosts if host not in single and host not in bad]
     result = dict.fromkeys(combinations(doubted[:_MOST_DOUBTS], 2))
-    for host in doubted:
-        new = [h for h in good if frozenset((host, h)) not in met] or good
-        start = len(new) * order[host] // max(len(hosts), 1)
-        for other in (new[start:] + new[:start])[:_PARTNERS]:
-            if other != host:
-                result[_sorted((host, other), order)] = None
+    result |= dict.fromkeys(_with_good(doubted, single | _bad(explanation), hosts, met))
     for part in sorted(groups):
         own = [host for host in part.hosts if host in order][:_PARTNERS]
         others = part.others or [host for host in hosts if host not in part.hosts]
@@ -180,6 +177,39 @@ def _pairs(
                 if other in order:
                     result[_sorted((host, other), order)] = None
     return list(result)
+
+
+def _bad(explanation: Explanation) -> set[str]:
+    """Return the hosts that are accused one by one."""
+    return {fault.part.hosts[0] for fault in explanation.faults if len(fault.part.hosts) == 1}
+
+
+def _with_good(
+    chosen: Iterable[str],
+    others: Collection[str],
+    hosts: Sequence[str],
+    met: Collection[frozenset[str]],
+) -> Iterator[Pair]:
+    """Yield pairs of each of some hosts with hosts that are none of `others`, new ones if any."""
+    order = {host: n for n, host in enumerate(hosts)}
+    good = [host for host in hosts if host not in others]
+    for host in chosen:
+        new = [h for h in good if frozenset((host, h)) not in met] or good
+        start = len(new) * order[host] // max(len(hosts), 1)
+        for other in (new[start:] + new[:start])[:_PARTNERS]:
+            if other != host:
+                yield _sorted((host, other), order)
+
+
+def _of_accused(
+    explanation: Explanation, hosts: Sequence[str], met: Collection[frozenset[str]]
+) -> Iterator[Pair]:
+    """Yield pairs of accused hosts with new ones: all pairs of a good host may be bad links."""
+    bad = _bad(explanation)
+    links = {
+        host for one in (*explanation.faults, *explanation.doubtful) for host in one.part.hosts
+    }
+    yield from _with_good([host for host in hosts if host in bad], bad | links, hosts, met)
 
 
 def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
