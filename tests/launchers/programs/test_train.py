@@ -20,6 +20,7 @@ real = pytest.mark.real
 
 
 @real
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("ranks", "launcher", "options"),
     [
