@@ -13,6 +13,7 @@ from tests.factories.paths import PROGRAMS
 from tests.words import SCREENS
 
 from accept.config.signs import (
+    EventRow,
     SignRow,
     event_rows,
     events_for_nodes,
@@ -31,6 +32,7 @@ with warnings.catch_warnings():
     import re._parser as parser  # type: ignore[import-not-found]
 
 ROWS, EVENTS = sign_rows(), event_rows()
+BOTH: dict[str, SignRow | EventRow] = {**ROWS, **EVENTS}
 
 
 def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
@@ -52,9 +54,8 @@ def test_the_example_shows_its_sign_and_no_other() -> None:
 
 
 def test_a_sign_has_a_source() -> None:
-    rows = [*ROWS.values(), *EVENTS.values()]
     codes = [code for row in ROWS.values() for code in row.codes.values() if code.source]
-    sources = [one.source for one in (*rows, *codes)]
+    sources = [row.source for row in BOTH.values()] + [code.source for code in codes]
     assert [one for one in sources if not re.fullmatch(r"https://[^\s]{10,300}", one or "")] == []
 
 
@@ -160,7 +161,7 @@ def test_a_pattern_has_no_way_to_take_long() -> None:
     Quantifiers are bounded and not nested. Of those that can take many characters, at most one is
     followed by something that it can take itself, so that backtracking is not multiplied.
     """
-    for name, row in (*ROWS.items(), *EVENTS.items()):
+    for name, row in BOTH.items():
         ambiguous = 0
         for _, most, body, after in quantifiers(list(parser.parse(row.expanded.encode()))):
             assert most <= 300, f"{name}: every quantifier has a limit"

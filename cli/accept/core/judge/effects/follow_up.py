@@ -206,9 +206,9 @@ def _of_accused(
 ) -> Iterator[Pair]:
     """Yield pairs of accused hosts with new ones: all pairs of a good host may be bad links."""
     bad = _bad(explanation)
-    links = {
-        host for one in (*explanation.faults, *explanation.doubtful) for host in one.part.hosts
-    }
+    parts = [fault.part for fault in explanation.faults]
+    parts += [doubt.part for doubt in explanation.doubtful]
+    links = {host for part in parts for host in part.hosts}
     yield from _with_good([host for host in hosts if host in bad], bad | links, hosts, met)
 
 
