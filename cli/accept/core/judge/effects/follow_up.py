@@ -20,7 +20,7 @@ from accept.core.verdict import OF_HOST, SuspectKind
 _BAD, _AT_TIMES, _GOOD = 0.95, 0.5, 0.02
 #: A wave follows only if a pair is worth this much information in all.
 _LEAST = 0.02
-#: A pair that is worth less is no better than one of the planned rounds.
+#: A pair that is worth less gives way to one of the planned rounds.
 _IDLE = _LEAST / 10
 #: Another execution of a pair is worth this share of the one before.
 _REPEATED = 0.25
