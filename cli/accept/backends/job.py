@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -153,6 +154,14 @@ class Job:
             raise Invalid(("folder",), f'"{escaped(self.folder)}" is not a folder of a run')
         if not self.folder.endswith(f"/accept-{self.attempt}"):
             raise Invalid(("folder",), f"{escaped(self.folder)} belongs to another run")
+
+    @property
+    def began(self) -> float | None:
+        """Return when the run was submitted, in seconds since 1970; None: unknown."""
+        try:
+            return datetime.fromisoformat(self.submitted).timestamp()
+        except (ValueError, OverflowError):
+            return None
 
     @property
     def confirmed(self) -> bool:

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -389,10 +388,8 @@ def _older(seconds: float) -> list[Path]:
 
 def _submitted(folder: Path) -> float | None:
     """Return the time at which a run was submitted, in seconds since 1970; None: unknown."""
-    try:
-        return datetime.fromisoformat(backends.load_job(folder).submitted).timestamp()
-    except (AcceptError, ValueError, TypeError):
-        return None
+    job = backends.known_job(folder)
+    return job.began if job else None
 
 
 def do_prune(terminal: Terminal, *, older_than: float, dry_run: bool) -> int:

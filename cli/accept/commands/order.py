@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from accept import backends
@@ -268,7 +267,7 @@ def _refuse_other_run(claims: Claims, job: Job, order: Resolved | None, plan: Pl
         if others := sorted(kept - _earlier_runs(order)):
             raise _other_run(job, f"steps were kept from {plain(shortened(others, 3), 200)}")
     times = [at for record in claims.records if not record.attempt for at in _times(record)]
-    began, now = _seconds(job.submitted), time.time()
+    began, now = job.began, time.time()
     if times and began is not None:
         first, last = min(times), max(times)
         if first < began - _CLOCK_SECONDS or last > now + _CLOCK_SECONDS:
@@ -293,14 +292,6 @@ def _earlier_runs(order: Resolved | None) -> set[str]:
         names.add(run.name)
         order = _order_of(run)
     return names
-
-
-def _seconds(moment: str) -> float | None:
-    """Return an ISO date as seconds since 1970; None if it is not one."""
-    try:
-        return datetime.fromisoformat(moment).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _day(seconds: float) -> str:

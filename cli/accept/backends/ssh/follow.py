@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from shlex import quote
 
@@ -80,10 +80,10 @@ def _has_restarted(reach: Reach, job: Job) -> bool:
     reply = call(reach, job.first, _AGE, timeout=SECONDS)
     try:
         uptime, ticks, per_second = map(float, reply.out.split())
-        since = datetime.now(UTC) - datetime.fromisoformat(job.submitted)
-    except (ValueError, TypeError):
+    except ValueError:
         return False
-    return per_second > 0 and uptime - ticks / per_second < since.total_seconds()
+    since = time.time() - (job.began or inf)
+    return per_second > 0 and uptime - ticks / per_second < since
 
 
 def _raise_if_lost(reach: Reach, job: Job, message: str) -> None:
