@@ -15,10 +15,11 @@ from tests.factories.judging import EIGHT, gpu_plan, judged
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
 from tests.factories.simulated_runs import run_of
 from tests.factories.simulated_worlds import BY_NAME
-from tests.factories.verdicts import hosts_record, measured, step
+from tests.factories.verdicts import hosts_record, measured, record, step
 
-from accept.commands.diff import Diff, compare
+from accept.commands.diff import Diff, compare, text_of
 from accept.commands.judged import Judged
+from accept.core.records import Metric
 from accept.core.serde import dump, read
 from accept.core.text import number
 
@@ -60,6 +61,23 @@ class TestNoise:
         assert not compared(log("a", 100, 1), log("b", 97, 1))["regression"]
         assert compared(log("c", 100, 8), log("d", 97, 8))["regression"]
         assert compared(log("a", 100, 1), log("e", 90, 1))["regression"]
+
+
+def test_pings_are_not_compared_and_a_longer_time_is_a_factor() -> None:
+    def run(microseconds: float) -> Judged:
+        steps = step("connectivity"), step("disk", number=20)
+        times = (
+            Metric(check=name, name=metric, value=microseconds, unit="us")
+            for name, metric in (("connectivity", "ping"), ("disk", "wait"))
+        )
+        records = [record(of, EIGHT, time) for of, time in zip(steps, times, strict=True)]
+        plan = gpu_plan(*steps)
+        verdict = judged(plan, hosts_record(EIGHT), *records)
+        return Judged(verdict=verdict, plan=plan, records=tuple(records))
+
+    found = compare("a", run(24), "b", run(12000))
+    assert [one.check for one in found.changes] == ["disk"]
+    assert "500 times as much" in text_of(found)
 
 
 class TestNotMeasured:

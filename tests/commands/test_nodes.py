@@ -6,17 +6,27 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.factories import sample_evidence
+from tests.factories import demo_evidence, sample_evidence
 from tests.factories.blame_cases import BAD, CASES, Case, case
 from tests.factories.command_line import accept, refused
 
+from accept.commands.demo import unpack_demo
 from accept.commands.explain import explain, named
+from accept.evidence import rundir
 from accept.report.data import Run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     return sample_evidence.write(tmp_path / "evidence")
+
+
+@pytest.mark.usefixtures("runs")
+def test_explain_suggests_the_run_of_the_evidence_that_is_named() -> None:
+    folder = unpack_demo()
+    (folder / rundir.RUN).write_text("{}")
+    done = accept("explain", folder / rundir.EVIDENCE, demo_evidence.BAD)
+    assert f"accept retest demo {demo_evidence.BAD}, or accept ticket demo " in done.err
 
 
 def run_of(found: Case) -> Run:
@@ -96,4 +106,5 @@ def test_a_part_is_found_by_each_name_that_a_screen_prints_in_either_order(form:
 def test_explain_is_a_command_and_names_the_nearest_node(run: Path) -> None:
     assert accept("explain", run, "h0").out.startswith("h0: good\n")
     assert json.loads(accept("explain", run, "h0", "--json").out)["node"] == "h0"
+    assert "\nFOR\n  nothing" not in accept("explain", run, "h0").out
     refused("explain", run, "h1", error="E-NODE-UNKNOWN")

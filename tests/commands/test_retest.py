@@ -41,7 +41,8 @@ from accept.core.errors import BadInput
 from accept.core.groups import Group
 from accept.core.plan import GroupKind
 from accept.core.records import Problem, Record
-from accept.plan.resolve import Options, resolve
+from accept.plan.bundle import Bundle, render
+from accept.plan.resolve import Options, Resolved, resolve
 from accept.report.console import Terminal
 
 INVENTORY = step("inventory", "each")
@@ -240,6 +241,32 @@ def test_a_retest_of_each_rail_names_the_nic_of_a_slow_node(
 def test_a_node_with_one_rank_has_no_rails() -> None:
     with pytest.raises(BadInput, match="one rank"):
         _of_pairs(replace(OLD.plan, pairs=(("h3", "h4"),)), NAMES, Part.RAILS, 1)
+
+
+@pytest.mark.parametrize(("slow_hosts", "needs_all"), [(("h3",), True), (("h3", "h5"), False)])
+def test_a_retest_of_several_suspects_goes_on_without_one_and_can_be_only_shown(
+    slow_hosts: tuple[str, ...],
+    *,
+    needs_all: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = run_on(hosts(40), slow(*slow_hosts))
+    old = resolve(Options(machine="cpu", hosts=NAMES))
+    rendered: list[Resolved] = []
+
+    def keep(run: Resolved) -> Bundle:
+        rendered.append(run)
+        return render(run)
+
+    monkeypatch.setattr("accept.evidence.rundir.find_own", lambda name: tmp_path)
+    monkeypatch.setattr(retest, "judge_path", lambda *_, **__: before)
+    monkeypatch.setattr(retest, "read_run", lambda folder: old)
+    monkeypatch.setattr(retest, "render", keep)
+    assert retest.do_retest("old", (), Terminal(), Part.SUITE, dry_run=True) == 0
+    assert "machine cpu, suite quick" in capsys.readouterr().out
+    assert [run.plan.require_all_nodes for run in rendered] == [needs_all]
 
 
 def test_a_retest_on_a_cluster_shows_how_to_remove_it(

@@ -711,13 +711,15 @@ def retest(
     rails: Annotated[
         bool, Panel.OTHER.flag("--rails", "Then also each rail of these pairs: which NIC is slow?")
     ] = False,
+    dry_run: DryRunOption = False,
     output: OutputOptions,
 ) -> int:
     """Measure the suspects of a run again, with good nodes: accept retest last"""
     from accept.commands import retest as retests
 
     part = retests.Part.RAILS if rails else retests.Part.PAIRS if pairs else retests.Part.SUITE
-    return retests.do_retest(run, tuple(nodes or ()), output.terminal(), part)
+    named = tuple(nodes or ())
+    return retests.do_retest(run, named, output.terminal(), part, dry_run=dry_run)
 
 
 @_command

@@ -335,9 +335,9 @@ def do_clean(
     """
     if bool(names) == (older_than is not None):
         raise BadInput(
-            "name the runs to remove, or give their age, but not both",
+            "both runs and an age are given" if names else "the runs to remove are missing",
             code=Code.RUN_WHICH,
-            hint="accept clean NAME …, or accept clean --older-than 24h",
+            hint="accept clean last, or accept clean --older-than 24h",
         )
     folders = [rundir.find_own(name) for name in names] or _older(older_than or 0.0)
     removed: dict[str, tuple[str, ...]] = {}

@@ -338,7 +338,7 @@ def do_diff(a: str, b: str, terminal: Terminal) -> int:
     """Compare B with A. Raises BadInput if they have no measurement in common."""
     judged_a, judged_b = (judge_path(path, expect=()) for path in (a, b))
     result = compare(a, judged_a, b, judged_b)
-    terminal.result(result, _text(result))
+    terminal.result(result, text_of(result))
     if result.regression:
         return Exit.REJECTED
     return Exit.PASS if result.complete else Exit.INCOMPLETE
@@ -441,7 +441,8 @@ def _name(kind: Kind) -> str:
     return f"{kind.check}{metric}{size} on {where}{gpus}"
 
 
-def _text(diff: Diff) -> str:
+def text_of(diff: Diff) -> str:
+    """Return what `accept diff` prints."""
     slower = [change for change in diff.changes if change.slower]
     faster = [c for c in diff.changes if c.significant and c.change > 0]
     lines = [_headline(diff, slower), _side_line("A", diff.a), _side_line("B", diff.b), ""]
@@ -551,7 +552,16 @@ def _change_line(change: Change) -> str:
 
 
 def _values(one: Change | Moved) -> str:
-    """Return a figure with its values: "gemm on each node: 752 -> 690 TFLOP/s, 8.2% slower"."""
-    word = "slower" if one.change < 0 else "faster"
+    """Return a figure with its values: "gemm on each node: 752 -> 690 TFLOP/s, 8.2% slower".
+
+    A time has the share of time instead: "10.0 -> 12.5 us, 25.0% more", "30 times as much".
+    """
     values = f"{number(one.a)} -> {number(one.b)} {one.unit}".rstrip()
-    return f"{_name(one)}: {values}, {abs(one.change):.1%} {word}"
+    more = one.b / one.a - 1
+    if one.sign > 0:
+        change = f"{abs(one.change):.1%} {'slower' if one.change < 0 else 'faster'}"
+    elif more >= 1:
+        change = f"{number(more + 1)} times as much"
+    else:
+        change = f"{abs(more):.1%} {'more' if more > 0 else 'less'}"
+    return f"{_name(one)}: {values}, {change}"

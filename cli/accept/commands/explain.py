@@ -156,6 +156,8 @@ def do_explain(name: str, subject: str, terminal: Terminal, by: GivenBounds) -> 
     explanation = explain(judged.run, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))
     steps = []
+    # The folder with its evidence may have been named, which no command that acts on a run takes.
+    name = judged.run_folder.name if judged.run_folder else name
     if subject in node_lists(judged.verdict).states:
         if explanation.suspects and can_retest(judged):
             steps.append(command_line("accept", "retest", name, subject))
@@ -234,7 +236,11 @@ def explain(run: Run, subject: str, name: str = "") -> Explanation:
         state=about.state,
         suspects=about.suspects,
         evidence_against=against,
-        evidence_for=(*_for(steps, partners, in_doubt), *_devices(run, about)),
+        evidence_for=(
+            *_for(steps, partners, in_doubt),
+            *_devices(run, about),
+            *_passed(about, checks, steps),
+        ),
         excluded=(*_good_partners(run, about), *_devices(run, about)),
         together=tuple(_together(run.verdict)) if subject in run.verdict.hosts else (),
         steps=steps,
@@ -395,6 +401,16 @@ def _for(
         yield f"{noun} in its bad pairs are bad in all other pairs, too"
 
 
+def _passed(
+    about: _Subject, checks: Sequence[CheckVerdict], steps: Sequence[StepCount]
+) -> Iterator[str]:
+    """Yield the checks that a good node passed without a figure of its own."""
+    counted = {one.check for one in steps}
+    names = [c.check for c in checks if c.state is State.PASS and c.check not in counted]
+    if names and about.state is NodeState.GOOD:
+        yield f"passed {', '.join(names)}"
+
+
 def _good_partners(run: Run, about: _Subject) -> Iterator[str]:
     """Yield what the partners of bad pairs measured with other nodes, if that is good."""
     for population in run.populations:
@@ -410,7 +426,11 @@ def _good_partners(run: Run, about: _Subject) -> Iterator[str]:
 
 
 def _together(verdict: Verdict) -> Iterator[str]:
-    """Yield what all nodes of a run measured together, if they are more than two."""
+    """Yield what all nodes of a run measured together, if they are more than two; what differs."""
+    for check in verdict.checks:
+        for found in check.findings:
+            if found.state is State.FAIL and not found.hosts:
+                yield f"{check.check}{f' [{found.cause}]' if found.cause else ''}: {found.message}"
     for one in verdict.ranges:
         if one.nodes == len(verdict.hosts) > 2:
             name, measured, _, required, _ = range_row(one)

@@ -113,6 +113,7 @@ def _asks_for_rails(judged: Judged) -> bool:
     """Return True if a node is slow in its pairs, and no step measured its rails one by one."""
     return (
         any(_slow_with_others(judged.verdict))
+        and judged.plan.machine.gpus != 0
         and all(step.groups is not GroupKind.RAIL_PAIRS for step in judged.plan.steps)
         and ranks_per_host(judged.records) > 1
     )

@@ -9,7 +9,7 @@ from enum import StrEnum
 from accept.commands.explain import check_node
 from accept.commands.judged import Judged, judge_path, ranks_per_host
 from accept.commands.order import read_run
-from accept.commands.plan import planned, tell_plan
+from accept.commands.plan import plan_text, planned, tell_plan
 from accept.commands.report import reported, screen
 from accept.commands.run import finish, new_name, send_results, show_removal, start
 from accept.core.causes import Cause, Judgement
@@ -95,10 +95,12 @@ class RetestResult:
     state: State
 
 
-def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, part: Part) -> int:
+def do_retest(
+    name: str, nodes: Sequence[str], terminal: Terminal, part: Part, *, dry_run: bool = False
+) -> int:
     """Start a run of suspects and good nodes, and return the exit code of both runs together.
 
-    `nodes` are the suspects to measure; none: all.
+    `nodes` are the suspects to measure; none: all. With `dry_run`, only print the plan.
     """
     folder = rundir.find_own(name)
     before = judge_path(str(folder), expect=())
@@ -107,6 +109,9 @@ def do_retest(name: str, nodes: Sequence[str], terminal: Terminal, part: Part) -
     run = _again(old, before, suspects, part)
     bundle = render(run)
     run = replace(run, plan=bundle.plan)
+    if dry_run:
+        terminal.result(planned(run), plan_text(planned(run)))
+        return Exit.PASS
     tell_plan(planned(run), terminal)
     job, target = start(run, bundle, terminal, name=new_name())
     terminal.progress(f"started {job.attempt}, a retest of {folder.name}; all files: {target}")
@@ -188,8 +193,8 @@ def _again(old: Resolved, before: Judged, suspects: Sequence[Suspect], part: Par
         nodes=len(hosts),
         pairs=chosen,
         retest_of=before.verdict.attempt,
-        # A retest without its suspects means nothing.
-        require_all_nodes=True,
+        # A retest without its suspects means nothing; of several, one that is absent stays open.
+        require_all_nodes=len(suspects) == 1,
         fail_fast=False,
         left_out=(),
     )

@@ -172,4 +172,7 @@ def _versions(run: Run) -> list[tuple[str, str]]:
                 counts.setdefault(name, Counter())[version] += 1
         if inventory.kernel:
             counts.setdefault("kernel", Counter())[inventory.kernel] += 1
-    return [(name, values.most_common(1)[0][0]) for name, values in counts.items()]
+    return [
+        (name, " and ".join(value for value, n in own.items() if n == max(own.values())))
+        for name, own in counts.items()
+    ]

@@ -202,7 +202,9 @@ SHOWN = {
     "no value of a setting": "NCCL_ALGO is nothing, on 3 of 4 hosts it is Ring",
     "a setting more": "NCCL_PROTO is LL, on 3 of 4 hosts it is nothing",
     "a GPU of another host": "GPU GPU-h2-0 is on h1 and on h2",
-    "NICs that are down": "0 RDMA devices of 400 Gbit/s are up, the machine has 2",
+    "two hosts of four differ": "kernel differs: 6.0 on h[0,2]; 6.1 on h[1,3]",
+    "NICs that are down": "h[0-3]: 0 RDMA devices of 400 Gbit/s are up, the machine has 2; "
+    "as on all nodes: does --machine name another machine?",
     "NICs near the GPUs": "interface eth0 (by the route to the other nodes), RDMA mlx5_0:1,"
     "mlx5_1:1 (by the fastest that are up) on h0, h1, h2, h3",
 }

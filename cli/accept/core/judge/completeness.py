@@ -17,7 +17,7 @@ from accept.core.plan import GroupKind, Plan, Step
 from accept.core.records import Problem, Record
 from accept.core.signs import catalog
 from accept.core.table import Outcome
-from accept.core.text import count, host_list, plain
+from accept.core.text import count, folded, host_list, plain
 from accept.core.verdict import Finding, State
 
 _MAX_QUOTE = 240
@@ -248,6 +248,10 @@ def merge_findings(
     first = problems[0][0].message or cause
     others = len(problems) - 1
     text = f"{first} (and {count(others, 'more problem')})" if others else first
+    if len(named) > 1 and all(
+        problem.message == problems[0][0].message for problem, _, _ in problems
+    ):
+        text = f"{folded([*named])}: {first}"
     return finding(
         check,
         cause.row.judgement,

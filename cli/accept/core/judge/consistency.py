@@ -221,19 +221,29 @@ class Property:
     unknown: int
 
     @property
+    def known(self) -> int:
+        """Return the number of hosts that reported it."""
+        return sum(len(hosts) for _, hosts in self.values)
+
+    @property
+    def has_majority(self) -> bool:
+        """Return True if more than half of these hosts have the same value."""
+        return len(self.values[0][1]) * 2 > self.known
+
+    @property
     def usual(self) -> str:
         """Return the value of most hosts."""
-        return self.values[0][0]
+        return self.values[0][0] if self.has_majority else "no majority"
 
     @property
     def nodes(self) -> int:
         """Return the number of hosts with that value."""
-        return len(self.values[0][1])
+        return len(self.values[0][1]) if self.has_majority else 0
 
     @property
     def others(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """Return the other values, with their hosts."""
-        return self.values[1:]
+        return self.values[1:] if self.has_majority else self.values
 
 
 def _compared(inventories: Mapping[str, Inventory]) -> Iterator[Property]:
@@ -262,13 +272,13 @@ def differences(inventories: Mapping[str, Inventory], *, noted: bool = False) ->
     for one in _compared(inventories):
         if len(one.values) < 2 or (one.name in _NOTED) is not noted:
             continue
-        known = sum(len(hosts) for _, hosts in one.values)
-        if one.nodes * 2 <= known:
-            text = f"{one.name} differs: {', '.join(sorted(v for v, _ in one.values)[:4])}"
+        if not one.has_majority:
+            values = (f"{value} on {folded(hosts)}" for value, hosts in sorted(one.values)[:4])
+            text = f"{one.name} differs: {'; '.join(values)}"
             yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text)
             continue
         for value, host in sorted((v, host) for v, hosts in one.others for host in hosts):
-            text = f"{one.name} is {value}, on {one.nodes} of {known} hosts it is {one.usual}"
+            text = f"{one.name} is {value}, on {one.nodes} of {one.known} hosts it is {one.usual}"
             yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
 
 
@@ -332,6 +342,7 @@ def nic_problems(
     inventories: Mapping[str, Inventory], machine: PlannedMachine
 ) -> Iterator[Problem]:
     """Yield the hosts with too few active RDMA devices of the machine's speed."""
+    found = []
     for host, inventory in inventories.items() if machine.rdma_devices else ():
         rates = [nic.mbps / 1000 for nic in inventory.rdma if nic.active]
         if not any(
@@ -341,7 +352,11 @@ def nic_problems(
             up = sum(rate >= machine.rdma_gbps for rate in rates)
             text = f"{up} RDMA devices of {machine.rdma_gbps:g} Gbit/s are up, the machine has "
             text += str(machine.rdma_devices)
-            yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text, host=host)
+            found.append((host, text))
+    on_all = len(found) == len(inventories) > 1
+    question = "; as on all nodes: does --machine name another machine?" if on_all else ""
+    for host, text in found:
+        yield Problem(cause=Cause.INVENTORY_MISMATCH, message=text + question, host=host)
 
 
 def domain_problems(inventories: Mapping[str, Inventory]) -> Iterator[Problem]:

@@ -186,7 +186,11 @@ class _Screen:
 
     def _more_suspects(self, suspects: Sequence[Suspect]) -> Iterator[str]:
         names = [f"{plain(s.name, 60)} {s.cause} [{s.strength}]" for s in suspects]
-        label = "ALSO   " + shortened(names, _NAMED_SUSPECTS)
+        if len(suspects) <= _FULL_SUSPECTS:
+            names = [
+                f"{name}: {plain(s.why, 120)}" for name, s in zip(names, suspects, strict=True)
+            ]
+        label = "ALSO   " + shortened(names, _NAMED_SUSPECTS, "; ")
         yield from self._wrapped(label, "  ", "         ")
 
     # Findings and figures
