@@ -135,17 +135,11 @@ class TestDeleting:
 
 
 class TestAJob:
-    def test_of_before_there_were_clusters_is_read(self) -> None:
-        old = {"schema": 1, "backend": "ssh", "attempt": "a", "hosts": ["h1"], "first": "h1"}
-        old["folder"] = "/tmp/accept-a"
-        assert read(Job, old).place is None
-        assert read(Job, {**old, "place": {}}).place is None
-
     @pytest.mark.parametrize(
-        ("backend", "place"), [("local", {"namespace": "a"}), ("kubernetes", {})]
+        ("backend", "place"), [("local", {"namespace": "a"}), ("kubernetes", None)]
     )
     def test_has_a_place_only_if_it_is_in_a_cluster(
-        self, backend: str, place: dict[str, str]
+        self, backend: str, place: dict[str, str] | None
     ) -> None:
         with pytest.raises(Invalid) as error:
             read(Job, {**dump(stored_job()), "backend": backend, "place": place})
