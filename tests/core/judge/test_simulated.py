@@ -20,6 +20,7 @@ from tests.factories.simulated_cluster import Cluster, border, rate, slow_nodes
 from tests.factories.simulated_runs import REPEATS, SimulatedRun, run_of
 from tests.factories.simulated_worlds import BY_NAME, KINDS, WORLDS, World, named, score
 
+from accept.core.causes import Cause
 from accept.core.records import Metric, Record
 from accept.core.verdict import Strength, SuspectKind
 
@@ -45,6 +46,18 @@ def accused(run: SimulatedRun, records: Sequence[Record]) -> set[int]:
 
 
 # -- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [20261139, 20261205, 20261218])
+def test_a_bad_node_that_is_nearly_certain_beside_others_is_open(seed: int) -> None:
+    """Two others are accused, and explain one or two of the four bad pairs of the third."""
+    schedule = seed - 20_261_123
+    cluster = BY_NAME["w2"].cluster(64, 4, seed, schedule=schedule)
+    verdict = run_of(cluster, 4, seed=schedule).verdict
+    findings = [one for check in verdict.checks for one in check.findings]
+    unproven = {h for one in findings if one.cause is Cause.UNPROVEN for h in one.hosts}
+    assert {int(host[1:]) for host in unproven} | named(verdict.suspects) == cluster.bad
+    assert len(named(verdict.suspects)) == 2
 
 
 @pytest.mark.sampled

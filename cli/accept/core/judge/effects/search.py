@@ -114,6 +114,10 @@ class _Search:
                 or self._together()
             ):
                 break
+        if self.banned:
+            # A part that was not certain enough, given the others, may still be bad.
+            self.banned.clear()
+            self._weigh()
         self._leave_open()
         self._leave_chance()
 
