@@ -18,6 +18,7 @@ import subprocess
 import zipfile
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -343,6 +344,12 @@ def example_of(command: str) -> str:
     return re.sub(PLANNED, r"\1 --dry-run", command)
 
 
+@cache
+def examples_in_sources() -> dict[str, str]:
+    """Return an example of each command in the texts of the program, with its first place."""
+    return {example_of(text): place for place, text in reversed([*in_sources()])}
+
+
 #: The commands in the texts of the program are executed in parts.
 _PARTS = 6
 
@@ -374,7 +381,7 @@ def test_each_command_in_the_texts_of_the_program_works_in_a_real_shell(
     part: int, folder: Path
 ) -> None:
     """Nothing is measured or changed on the hosts, Slurm and Kubernetes."""
-    places = {example_of(text): place for place, text in reversed([*in_sources()])}
+    places = examples_in_sources()
     commands = [c for c in places if c not in NAMED and not c.startswith("retest")]
     assert len(commands) > 70
     failed = []

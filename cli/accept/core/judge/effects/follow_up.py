@@ -208,8 +208,8 @@ def _of_accused(
     bad = _bad(explanation)
     parts = [fault.part for fault in explanation.faults]
     parts += [doubt.part for doubt in explanation.doubtful]
-    links = {host for part in parts for host in part.hosts}
-    yield from _with_good([host for host in hosts if host in bad], bad | links, hosts, met)
+    others = {host for part in parts for host in part.hosts}
+    yield from _with_good([host for host in hosts if host in bad], others, hosts, met)
 
 
 def _again(explanation: Explanation, hosts: Collection[str]) -> list[Pair]:
