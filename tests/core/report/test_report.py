@@ -70,14 +70,6 @@ def finding(state: State, cause: Cause, judgement: Judgement = Judgement.COMPLET
 # -- terminal ------------------------------------------------------------------------------------
 
 
-def test_the_first_line_is_the_answer_and_the_last_is_for_grep() -> None:
-    lines = report_text.table(passing()).splitlines()
-    assert lines[0].startswith("✔ ACCEPTED (no GPU tested)   8 of 8 nodes good")
-    assert lines[-1] == "VERDICT pass good=8 bad=none untested=0 run=a-1"
-    last = report_text.table(degraded()).splitlines()[-1]
-    assert last == "VERDICT degraded good=7 bad=h5 untested=0 run=a-1"
-
-
 def test_a_figure_has_its_worst_value_median_bound_and_margin() -> None:
     of = plan(ALL, PAIRS, references=(replace(FLOOR, lower=8.0),))
     slower = measured(PAIRS, EIGHT, slow("h5", factor=0.97))
@@ -159,9 +151,10 @@ def test_the_page_refers_to_each_cause() -> None:
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_header() -> None:
-    rows = [line for line in render_markdown(degraded(), PLAN).splitlines() if line.startswith("|")]
-    widths = {line.replace("\\|", "").count("|") for line in rows}
-    assert widths <= {3, 4, 5, 6, 8, 9}
+    tables = re.findall(r"(?:^\|.*\n)+", render_markdown(degraded(), PLAN), re.MULTILINE)
+    assert len(tables) > 3
+    for rows in tables:
+        assert len({row.replace("\\|", "").count("|") for row in rows.splitlines()}) == 1, rows
 
 
 # -- JUnit ---------------------------------------------------------------------------------------
@@ -173,10 +166,6 @@ def cases(verdict: Verdict) -> dict[str, set[str]]:
         case.get("name", ""): {child.tag for child in case} - {"system-out"}
         for case in root.iter("testcase")
     }
-
-
-def test_an_accepted_run_has_only_green_cases() -> None:
-    assert set().union(*cases(passing()).values()) == set()
 
 
 def test_each_state_has_its_own_junit_outcome() -> None:
