@@ -90,16 +90,6 @@ class TestSeveral:
 
 
 class TestIncomplete:
-    @pytest.mark.parametrize("edit", [Path.unlink, lambda path: path.write_text("other")])
-    @pytest.mark.parametrize(
-        "name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END, sample_evidence.record().log]
-    )
-    def test_a_missing_or_edited_file_is_named(
-        self, folder: Path, name: str, edit: Callable[[Path], object]
-    ) -> None:
-        edit(folder / name)
-        assert name in refused("judge", folder, code=6, error="E-EVIDENCE-CHANGED")
-
     @pytest.mark.parametrize("name", [evidence.PLAN, evidence.RECORDS, evidence.RUN_END])
     @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
     def test_a_damaged_file_is_named(self, folder: Path, name: str, content: bytes) -> None:
@@ -193,6 +183,7 @@ class TestCoverage:
                 # Evidence without SHA256SUMS is that of a run that never finished.
                 unfinished = name == evidence.CHECKSUMS and edit == "remove"
                 assert after.code == (5 if unfinished else 6), name
+                assert unfinished or name in after.err, name
             path.write_bytes(content)
         assert set(used) >= {
             evidence.PLAN,
@@ -263,10 +254,6 @@ class TestInterrupted:
 
 class TestPlan:
     """The hash in reports is the hash of the judged plan."""
-
-    def test_that_was_rendered_is_judged(self, tmp_path: Path) -> None:
-        folder = sample_evidence.write(tmp_path / "evidence", plan=sample_evidence.PLAN)
-        assert accept("judge", folder).code == 0
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -398,10 +385,6 @@ class TestLogs:
         (tmp_path / "pod.log").write_text(edit(sample_evidence.console(sample_evidence.record())))
         refused("judge", tmp_path / "pod.log", code=6, error=code)
 
-    def test_of_failed_runs_fail_again(self, tmp_path: Path) -> None:
-        (tmp_path / "pod.log").write_text(sample_evidence.console(sample_evidence.record(status=1)))
-        assert accept("judge", tmp_path / "pod.log").code == 3
-
     def test_beside_a_plan_or_records_are_not_used(self, tmp_path: Path) -> None:
         """The plan is missing, or the files that it is compared with were changed."""
         for left in (evidence.CHECKSUMS, evidence.RECORDS):
@@ -475,11 +458,6 @@ class TestReport:
             os.utime(runs / name, (number, number))
         accept("report", "one")
         assert str(runs / "two") in accept("report", "last").out
-
-    def test_of_damaged_evidence_is_refused(self, folder: Path) -> None:
-        (folder / evidence.RECORDS).write_text("{}")
-        refused("report", folder, code=6, error="E-EVIDENCE-CHANGED")
-        assert not (folder.parent / "report.html").exists()
 
     def test_a_verdict_does_not_depend_on_its_report(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")

@@ -446,6 +446,8 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
     if len(listed) < len(lines):
         # `sha256sum --check` compares with each of them, and this function with the last one.
         errors.append(f"a file is listed twice in {CHECKSUMS}")
+    if listed.pop("", None) is not None:
+        errors.append(f"{CHECKSUMS} has a line without the name of a file")
     for name, path in _covered(folder, odd=True):
         present.add(name)
         shown = plain(name, 200)
