@@ -18,12 +18,6 @@ from accept.core.error_codes import Code
 from accept.core.errors import Exit
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path))
-    return tmp_path
-
-
 def logs(archive: bytes) -> dict[str, bytes]:
     """Return the raw logs of an archive, by path."""
     with tarfile.open(fileobj=BytesIO(archive)) as tar:

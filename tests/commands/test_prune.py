@@ -7,18 +7,11 @@ import os
 import time
 from pathlib import Path
 
-import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.jobs import over_ssh, submitted
 
 DAY = 86400.0
-
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    return tmp_path / "runs"
 
 
 def run_of(runs: Path, name: str, *, days: float, collected: bool = True) -> Path:

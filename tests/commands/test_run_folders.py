@@ -28,10 +28,8 @@ ACTING = ("watch", "collect", "cancel", "clean")
 
 
 @pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+def no_grace(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_GRACE", 0.0)
-    return tmp_path / "runs"
 
 
 def trap(node: Path, marker: Path) -> Path:

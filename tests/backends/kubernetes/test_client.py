@@ -10,7 +10,6 @@ import hashlib
 import json
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,7 @@ LOG = f"{PODS}/run-w-0-0-abcde/log"
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with api_server() as one:
-        yield one
-
-
-@pytest.fixture
-def place(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+def place(server: ApiServer) -> Place:
     return find_place()
 
 

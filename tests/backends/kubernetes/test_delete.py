@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.api_server import STATUS, ApiServer, api_server
+from tests.factories.api_server import STATUS, ApiServer
 from tests.factories.command_line import accept
 from tests.factories.kubernetes import stored_job
 
@@ -75,12 +75,10 @@ class StoredObjects:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
+def server(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(delete, "_LEAVING", 0.3)
     monkeypatch.setattr(delete, "_PAUSE", 0.05)
-    with api_server() as made:
-        yield made
+    return server
 
 
 @pytest.fixture

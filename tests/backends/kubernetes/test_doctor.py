@@ -6,13 +6,13 @@ The stand-in of tests/factories/api_server.py provides objects that a test clust
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.factories.api_server import ApiServer, api_server
+from tests.factories.api_server import ApiServer
 from tests.factories.chart_runs import DOMAIN
 from tests.factories.command_line import accept, refused
 from tests.factories.helm import helm
@@ -49,16 +49,12 @@ def b200(name: str, **spec: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """Run a stand-in cluster of one node with eight free GPUs."""
-    monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))
-    with api_server() as one:
-        monkeypatch.setenv("KUBECONFIG", str(one.kubeconfig(tmp_path)))
-        one.answer_with("/version", {"gitVersion": "v1.34.4"})
-        one.answer_with(LAB, {"metadata": {"name": "lab"}})
-        one.answer_with(NODES, listed(b200("n1")))
-        one.answer_with("/api/v1/pods", listed())
-        yield one
+def server(server: ApiServer) -> ApiServer:
+    """Give the stand-in cluster one node with eight free GPUs."""
+    server.answer_with(LAB, {"metadata": {"name": "lab"}})
+    server.answer_with(NODES, listed(b200("n1")))
+    server.answer_with("/api/v1/pods", listed())
+    return server
 
 
 @pytest.fixture
