@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from accept.core.checks import REGISTRY
 from accept.core.errors import BadInput
 from accept.core.judge import judge
 from accept.core.plan import Plan
-from accept.core.records import Fact, Metric, Placement, Record
+from accept.core.records import Fact, Record
 from accept.core.report.junit import junit
 from accept.core.report.markdown import render_markdown
 from accept.core.text import parse_size
@@ -73,7 +73,8 @@ def measured(
     ]
     network_used = Fact(name="nccl-networks", value={network: list(names)})
     channels = Fact(name="nccl-detours", value={"NET": list(names) if len(names) > 1 else []})
-    tables = [m for check in step.checks for m in table(check, figures[check] * share)]
+    speeds = {check: figures[check] * share for check in step.checks}
+    tables = [m for one in speeds.items() for m in verdicts.table(*one, sizes=(TOP // 2, TOP))]
     ranks = 8 * len(names)
     return [
         verdicts.hosts_record(names),
@@ -89,22 +90,6 @@ def node(plan: Plan, host: str) -> Fact:
     up = {"speed": int(machine.rdma_gbps * 1000), "state": "active", "rdma": True}
     nics = [{"name": f"mlx5_{n}", **up} for n in range(machine.rdma_devices)]
     return verdicts.inventory_of(host, gpus=gpus, nics=nics)
-
-
-def table(check: str, busbw: float) -> Sequence[Metric]:
-    rows = [
-        Metric(
-            check=check,
-            name="busbw",
-            value=busbw * size / TOP,
-            unit="GB/s",
-            size=size,
-            placement=Placement.OUT,
-        )
-        for size in (TOP // 2, TOP)
-    ]
-    right = Metric(check=check, name="wrong", value=0, unit="elements", placement=Placement.OUT)
-    return (*rows, right)
 
 
 def verdict(plan: Plan, share: float, network: str = "gIB") -> Verdict:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from tests.factories import health_runs
 from tests.factories.blame_cases import BAD, case
 from tests.factories.judging import gpu_inventory, judged
 from tests.factories.simulated_cluster import Cluster, slow_nodes
@@ -24,16 +25,16 @@ from tests.factories.verdicts import (
     hosts_record,
     inventory_of,
     measured,
+    of_gpu,
     plan,
     record,
     slow,
     step,
 )
 
-from accept.core.health_readings import Change, Device, DeviceKind, Reading
+from accept.core.health_readings import Change
 from accept.core.plan import BoundKind, Plan
-from accept.core.records import Fact, Metric, Record
-from accept.core.serde import dump
+from accept.core.records import Fact, Record
 from accept.core.verdict import Verdict
 from accept.report.data import Run
 from accept.report.html import render_html
@@ -60,29 +61,16 @@ def _large(count: int) -> Run:
 
 
 def _health() -> Run:
-    names = hosts(4)
-    health = step("health", "each", number=10, params={})
     later = step("all-reduce", "pairs", rounds=3, number=20)
-    devices = tuple(
-        Device(kind=DeviceKind.GPU, name=str(i), pci=f"0000:{i:02x}:00") for i in range(_GPUS)
-    )
-    reading = Reading(uptime=9.0, devices=devices, whole=True)
     change = Change(
         since=2,
         seconds=60.0,
         counters={"gpu 3": {"ecc-uncorrected": 2}},
         events=(("gpu 3", "xid", "48", "fatal", "0000:03:00"),),
     )
-    records = [hosts_record(names)]
-    for sweep in (1, 2, 3):
-        value = dump(change if sweep == 3 else Change(since=sweep - 1, seconds=60.0))
-        fact = Fact(name="health-change", check="health", host="h2", value=value)
-        records.append(replace(hosts_record(names), wave=sweep, facts=(fact,)))
-    for index, name in enumerate(names):
-        fact = Fact(name="health", check="health", host=name, value=dump(reading))
-        records.append(record(health, (name,), number=index, facts=(fact,)))
-    records += measured(later, names, slow(usual=380.0))
-    planned = plan(health, later, machine=GPU, nodes=4, references=(FLOOR,))
+    planned, records = health_runs.recorded(("h2", 3, change), machine=GPU, later=())
+    records += measured(later, hosts(4), slow(usual=380.0))
+    planned = replace(planned, steps=(*planned.steps, later), references=(FLOOR,))
     return _dressed(planned, judged(planned, *records), records)
 
 
@@ -172,17 +160,7 @@ def _devices(verdict: Verdict, chance: random.Random, at: float) -> list[Record]
                 ("memory", "copy", 4200.0, "GB/s"),
             ):
                 share = 0.8 if is_hot and check == "gemm" else chance.gauss(1, 0.005)
-                metrics.append(
-                    Metric(
-                        check=check,
-                        name=name,
-                        value=value * share,
-                        unit=unit,
-                        host=host,
-                        rank=gpu,
-                        gpu=str(gpu),
-                    )
-                )
+                metrics.append(of_gpu(check, name, value * share, unit, host, gpu))
             heat = 84.0 if is_hot else chance.gauss(62, 1)
             load = {"type": "bf16", "C": [50, heat, 70], "MHz": [1700, 1800 - 200 * is_hot, 1900]}
             facts.append(Fact(name="load", check="gemm", host=host, rank=gpu, value=load))

@@ -80,20 +80,27 @@ def hosts_record(
     )
 
 
-def table(check: str, busbw: float, *, top: int = TOP, wrong: float = 0) -> tuple[Metric, ...]:
+def table(
+    check: str,
+    busbw: float,
+    *,
+    top: int | None = None,
+    wrong: float = 0,
+    sizes: Sequence[int] = (1 << 20, 2 << 20, TOP),
+) -> tuple[Metric, ...]:
     """Return the metrics of a complete nccl-tests table whose speeds grow with the size."""
-    sizes = [size for size in (1 << 20, 2 << 20, 4 << 20) if size <= top]
     checked = [*Placement] if check not in ("alltoall", "sendrecv") else [Placement.OUT]
     rows = [
         Metric(
             check=check,
             name="busbw",
-            value=busbw * size / TOP,
+            value=busbw * size / sizes[-1],
             unit="GB/s",
             size=size,
             placement=placement,
         )
         for size in sizes
+        if size <= (top or sizes[-1])
         for placement in Placement
     ]
     counts = [
@@ -101,6 +108,12 @@ def table(check: str, busbw: float, *, top: int = TOP, wrong: float = 0) -> tupl
         for placement in checked
     ]
     return (*rows, *counts)
+
+
+def of_gpu(check: str, name: str, value: float, unit: str, host: str, gpu: int) -> Metric:
+    """Return a value of one GPU, whose rank has the same number."""
+    own: dict[str, Any] = {"host": host, "rank": gpu, "gpu": str(gpu)}
+    return Metric(check=check, name=name, value=value, unit=unit, **own)
 
 
 def record(

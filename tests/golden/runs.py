@@ -28,6 +28,7 @@ from tests.factories.verdicts import (
     hosts_record,
     inventory_of,
     measured,
+    of_gpu,
     plan,
     record,
     slow,
@@ -359,17 +360,7 @@ def _gemm(share: float, *slow_gpus: int, wrong: int = 0) -> Verdict:
                 ("bf16", usual * (share if is_bad else 1.0), "TFLOP/s"),
                 ("bf16-wrong", float(wrong if is_bad else 0), "count"),
             ):
-                metrics.append(
-                    Metric(
-                        check="gemm",
-                        name=name,
-                        value=value,
-                        unit=unit,
-                        host=host,
-                        rank=rank,
-                        gpu=str(rank),
-                    )
-                )
+                metrics.append(of_gpu("gemm", name, value, unit, host, rank))
             digest = {"type": "bf16", "size": 8192, "exact": "aa", "random": "bb"}
             digest |= {"device": "NVIDIA B200", "software": "torch 2.9, CUDA 13.0"}
             facts.append(Fact(name="digest", value=digest, check="gemm", host=host, rank=rank))

@@ -107,8 +107,7 @@ def records(
             for name, (value, unit) in VALUES[check].items():
                 found = change(host, gpu, name, value * (1 + 0.001 * ((gpu * 3 + number) % 5)))
                 if found is not None:
-                    of = Metric(check=check, name=name, value=found, unit=unit, host=host)
-                    metrics.append(replace(of, rank=gpu, gpu=str(gpu)))
+                    metrics.append(verdicts.of_gpu(check, name, found, unit, host, gpu))
             given = facts(host, gpu)
             types = {mapping(f.value).get("type") for f in given if f.name == "digest"}
             own += given
