@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from accept.backends.kubernetes.client import Api, ApiError, library
 from accept.backends.kubernetes.objects import MAIN_CONTAINER, list_at, text_at
 from accept.core import bounded
 from accept.core.text import decimal, duration, plain
+
+if TYPE_CHECKING:
+    from websocket import WebSocket
 
 #: The first byte of a frame, in the protocols v4 and v5 of channel.k8s.io.
 _IN, _OUT, _STATUS = 0, 1, 3
@@ -22,40 +25,6 @@ _IN, _OUT, _STATUS = 0, 1, 3
 _FRAME = 32768
 #: Seconds that one read waits, so that the deadline of the command is checked in time.
 _RECEIVE_SECONDS = 1.0
-
-
-class _Frame(Protocol):
-    """A message on a websocket; its first byte is the channel."""
-
-    data: bytes
-
-
-class _Reader(Protocol):
-    """The part of a websocket that holds a frame until its end."""
-
-    recv_buffer: list[bytes]
-    recv: Callable[[int], bytes]
-
-
-class _Message(Protocol):
-    """The part of a websocket that holds a message of several frames: its kind and content."""
-
-    cont_data: tuple[int, bytes] | None
-
-
-class _Socket(Protocol):
-    """The part of a websocket of `websocket-client` that is used."""
-
-    frame_buffer: _Reader
-    cont_frame: _Message
-
-    def settimeout(self, timeout: float, /) -> None: ...
-
-    def recv_data_frame(self) -> tuple[int, _Frame]: ...
-
-    def send(self, payload: bytes, opcode: int) -> object: ...
-
-    def shutdown(self) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +68,12 @@ def execute(
                 kept[channel].append(content)
     finally:
         # `close` leaves the socket open if the other side closed first.
-        socket.shutdown()
+        socket.shutdown()  # type: ignore[no-untyped-call]
     out, final_status = (b"".join(kept[c]) for c in (_OUT, _STATUS))
     return CommandResult(exit=_exit_status(final_status), out=out.decode(errors="replace"))
 
 
-def _bound(socket: _Socket, pod: str) -> None:
+def _bound(socket: WebSocket, pod: str) -> None:
     """Make a socket raise ApiError for a message without end.
 
     The client keeps a message until it is whole, and the kubelet of the node chooses its length.
@@ -121,7 +90,7 @@ def _bound(socket: _Socket, pod: str) -> None:
     reader.recv = receive_bounded
 
 
-def _send(socket: _Socket, content: bytes, until: float, pod: str) -> None:
+def _send(socket: WebSocket, content: bytes, until: float, pod: str) -> None:
     """Send the standard input of a command. Raises ApiError if that fails or takes too long."""
     from websocket import ABNF, WebSocketException
 
@@ -136,7 +105,7 @@ def _send(socket: _Socket, content: bytes, until: float, pod: str) -> None:
 
 def _open_websocket(
     api: Api, pod: str, command: Sequence[str], timeout: float, *, reads: bool
-) -> _Socket:
+) -> WebSocket:
     """Open the websocket of an exec within `timeout` seconds. Raises ApiError.
 
     The client has no limit for a server that accepts the connection and does not answer, so a
@@ -146,7 +115,7 @@ def _open_websocket(
 
     # `stream` changes the client while it works, and other threads use that of `api`.
     client = library().ApiClient(configuration=api.connected().configuration)
-    result: Future[_Socket] = Future()
+    result: Future[WebSocket] = Future()
 
     def connect() -> None:
         try:
@@ -185,7 +154,7 @@ def _open_websocket(
         raise ApiError(f"exec in {plain(pod)}: {plain(reason)}", status=int(status)) from None
 
 
-def _frames(socket: _Socket, until: float) -> Iterator[tuple[int, bytes]]:
+def _frames(socket: WebSocket, until: float) -> Iterator[tuple[int, bytes]]:
     """Yield channel and content of each frame until the connection ends or the time is over.
 
     The client's own loop (`WSClient.update`) keeps everything that arrives in memory, and waits
