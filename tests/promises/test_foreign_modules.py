@@ -32,7 +32,7 @@ from tests.factories.torch_signatures import (
 
 from accept.backends.kubernetes import objects
 from accept.backends.kubernetes.client import Api, find_place
-from accept.backends.kubernetes.objects import Kind
+from accept.backends.kubernetes.objects import SECRET, Kind
 
 OF_TORCH = [use for use in uses() if use.name.startswith("torch.")]
 OTHERS = [use for use in uses() if not use.name.startswith("torch")]
@@ -153,7 +153,7 @@ class TestKubernetes:
         server.answer_with(f"{core}/secrets", {})
         server.answer_with(f"{core}/pods", {"kind": "Pod"})
         server.answer_with(reviews, {"status": {"allowed": True}})
-        client.create_ssh_secret("key", b"text", {"run": "one"})
+        client.create(SECRET, "key", {"run": "one"}, {"stringData": {"ssh-privatekey": "text"}})
         assert client.may("get", "pods/log", group="", namespace="lab")
         assert client.try_pod({"kind": "Pod"}) == {"kind": "Pod"}
         secret, review, _ = server.bodies

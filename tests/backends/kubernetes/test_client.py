@@ -30,6 +30,7 @@ from accept.config.kubernetes import Kubernetes
 from accept.core.bounded import MOST_OUTPUT
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadEvidence, Interrupted, NotStarted
+from accept.evidence.archive import Announced
 from accept.plan.resolve import ClusterPlace
 
 PODS = "/api/v1/namespaces/lab/pods"
@@ -326,7 +327,8 @@ class TestTheArchiveOfIndex0:
 
     def copy(self, place: Place, target: Path) -> bytes:
         digest = hashlib.sha256(self.CONTENT).hexdigest()
-        collect.copy_archive(Api(place), self.POD, target, len(self.CONTENT), digest, say=print)
+        announced = Announced(size=len(self.CONTENT), digest=digest)
+        collect.copy_archive(Api(place), self.POD, target, announced, say=print)
         return target.read_bytes()
 
     def test_continues_at_the_byte_where_the_connection_broke(
@@ -358,11 +360,11 @@ class TestTheArchiveOfIndex0:
     ) -> None:
         block, count = bytes(1 << 15), 512
         digest = hashlib.sha256(block * count).hexdigest()
+        announced = Announced(size=len(block) * count, digest=digest)
         server.commands[self.EXEC] = lambda *_: ((OUT, block) for _ in range(count))
 
         def copy(name: str) -> None:
-            size = len(block) * count
-            collect.copy_archive(Api(place), self.POD, tmp_path / name, size, digest, say=print)
+            collect.copy_archive(Api(place), self.POD, tmp_path / name, announced, say=print)
 
         copy("first")  # it imports the client, which needs memory, too
         tracemalloc.start()

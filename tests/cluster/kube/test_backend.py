@@ -20,6 +20,7 @@ from accept.backends.kubernetes.client import Api
 from accept.backends.kubernetes.exec import execute
 from accept.config import load_site
 from accept.core import evidence
+from accept.evidence.archive import Announced
 
 
 @pytest.fixture
@@ -272,7 +273,8 @@ class TestExec:
         assert done.exit == 0
         digest = done.out.split()[0]
         target = tmp_path / "bytes"
-        collect.copy_archive(api, pod, target, 5000003, digest, say=print)
+        announced = Announced(size=5000003, digest=digest)
+        collect.copy_archive(api, pod, target, announced, say=print)
         assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
         assert execute(api, pod, ["sh", "-c", "exit 7"]).exit == 7
 

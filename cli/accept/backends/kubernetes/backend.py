@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bz2
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from accept.backends.job import Job, RunPlace
 from accept.backends.kubernetes import nodes as cluster_nodes
@@ -34,6 +35,8 @@ from accept.evidence.rundir import VALUES
 from accept.plan.bundle import Bundle
 from accept.plan.helm_values import pack_positions
 from accept.plan.resolve import ClusterPlace, Resolved
+
+Listed = TypeVar("Listed")
 
 #: Maximum size of the compressed positions of nodes: in base64, a ConfigMap has at most 1 MiB.
 _MAX_POSITIONS = 750_000
@@ -78,8 +81,11 @@ def submit(
     with before_start():
         api = Api(resolve_place(run.place, run.site))
         api.version()
-        nodes = _list_nodes(api, say)
-        found = _fits(api, run, nodes, say)
+        nodes = _listed(lambda: api.find_all(NODE), "nodes", say)
+        found = None
+        if nodes is not None:
+            wanted = _wanted(run)
+            found = _listed(lambda: cluster_nodes.query_fits(api, wanted, nodes), "pods", say)
         if found is not None and (short := _shortage(found, run, say)):
             machine = ("--machine", run.machine.name)
             listed = command_line("accept", "list", "nodes", *machine)
@@ -133,14 +139,14 @@ def submit(
 _DUE_SHOWN = 8
 
 
-def _list_nodes(api: Api, say: Say) -> Sequence[Node] | None:
-    """Return the nodes of the cluster; None if this user may not list them."""
+def _listed(ask: Callable[[], Listed], what: str, say: Say) -> Listed | None:
+    """Return what `ask` lists of the cluster; None, and say it, if this user may not list that."""
     try:
-        return api.find_all(NODE)
+        return ask()
     except ApiError as error:
         if error.status != 403:
             raise
-    say("free nodes are not counted: this user may not list nodes of the cluster")
+    say(f"free nodes are not counted: this user may not list {what} of the cluster")
     return None
 
 
@@ -170,21 +176,6 @@ def _known_positions(run: Resolved, nodes: Sequence[Node] | None, say: Say) -> M
 def _wanted(run: Resolved) -> PodRequest:
     seconds = run.plan.start_seconds + run.plan.deadline_seconds
     return cluster_nodes.pod_request(run.pod, run.site.kubernetes, seconds=seconds)
-
-
-def _fits(
-    api: Api, run: Resolved, nodes: Sequence[Node] | None, say: Say
-) -> tuple[Fit, ...] | None:
-    """Return which nodes fit; None if this user may not list nodes and pods of the cluster."""
-    if nodes is None:
-        return None
-    try:
-        return cluster_nodes.query_fits(api, _wanted(run), nodes)
-    except ApiError as error:
-        if error.status != 403:
-            raise
-        say("free nodes are not counted: this user may not list pods of the cluster")
-        return None
 
 
 def _shortage(found: Sequence[Fit], run: Resolved, say: Say) -> str:

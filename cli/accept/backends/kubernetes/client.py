@@ -6,7 +6,6 @@ commands, and release 37 validates every field of an answer. `objects` reads the
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import os
@@ -19,9 +18,7 @@ from typing import TYPE_CHECKING
 
 from accept.backends.job import Place
 from accept.backends.kubernetes.objects import (
-    CONFIG_MAP,
     POD,
-    SECRET,
     AnyObject_co,
     Document,
     Kind,
@@ -178,12 +175,15 @@ class ApiError(AcceptError):
 
 
 @contextmanager
-def before_start() -> Iterator[None]:
-    """Turn an ApiError into NotStarted (exit code 4, not 5), as nothing was submitted yet."""
+def before_start(what: str = "") -> Iterator[None]:
+    """Turn an ApiError into NotStarted (exit code 4, not 5), as nothing was submitted yet.
+
+    Its message begins with `what`.
+    """
     try:
         yield
     except ApiError as error:
-        raise NotStarted(error.message, code=error.code, hint=error.hint) from error
+        raise NotStarted(f"{what}{error.message}", code=error.code, hint=error.hint) from error
 
 
 #: The query of a request.
@@ -358,26 +358,10 @@ class Api:
             if not error.gone:
                 raise
 
-    def create_ssh_secret(self, name: str, key: bytes, labels: Mapping[str, str]) -> None:
-        """Create a Secret with a private key for ssh."""
-        self._create(
-            SECRET,
-            name,
-            labels,
-            {"type": "kubernetes.io/ssh-auth", "stringData": {"ssh-privatekey": key.decode()}},
-        )
-
-    def create_config_map(
-        self, name: str, data: Mapping[str, bytes], labels: Mapping[str, str]
-    ) -> None:
-        """Create a ConfigMap that cannot be changed."""
-        encoded = {key: base64.b64encode(content).decode() for key, content in data.items()}
-        self._create(CONFIG_MAP, name, labels, {"binaryData": encoded})
-
-    def _create(
+    def create(
         self, kind: Kind[AnyObject_co], name: str, labels: Mapping[str, str], content: Document
     ) -> None:
-        """Create an object that cannot be changed."""
+        """Create a Secret or ConfigMap that cannot be changed."""
         metadata = {"name": name, "labels": dict(labels)}
         self._of_kind("post", kind, body={"metadata": metadata, "immutable": True, **content})
 

@@ -86,12 +86,12 @@ def take_archive(
             reported = True
         time.sleep(1.0 if location else 0.2)
         state = query_state(api, job.attempt)
-    digest = words[1]
+    announced = evidence_archive.Announced(size=size, digest=words[1])
     say(f"fetching {size / 1e6:.1f} MB of evidence from {first.name}")
     with tempfile.TemporaryDirectory(prefix="unpack-", dir=target.parent) as scratch:
         archive = Path(scratch) / "evidence.tar"
         limit = None if seconds is None else until
-        copy_archive(api, first.name, archive, size, digest, say=say, until=limit)
+        copy_archive(api, first.name, archive, announced, say=say, until=limit)
         evidence_archive.unpack_evidence(archive, target, source="the archive from index 0")
     return "index 0"
 
@@ -100,8 +100,7 @@ def copy_archive(
     api: Api,
     pod: str,
     archive: Path,
-    size: int,
-    digest: str,
+    announced: evidence_archive.Announced,
     *,
     say: Say,
     until: float | None = None,
@@ -117,7 +116,7 @@ def copy_archive(
         timeout = 600.0 if until is None else until - time.monotonic()
         if timeout <= 0:
             raise BadEvidence(
-                f"the archive from {pod}: only {at} of {size} bytes arrived in time",
+                f"the archive from {pod}: only {at} of {announced.size} bytes arrived in time",
                 code=Code.ARCHIVE_INCOMPLETE,
             )
         try:
@@ -127,7 +126,6 @@ def copy_archive(
                 raise
             raise ConnectionError(error.message) from None
 
-    announced = evidence_archive.Announced(size=size, digest=digest)
     evidence_archive.download(
         read_from, archive, announced, source=f"the archive from {pod}", say=say
     )

@@ -217,7 +217,9 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
             objects = api.find_all(kind, labels=run_selector(job.attempt))
         except ApiError as error:
             # The API also refuses to list kinds that the cluster does not have.
-            if error.status == 403 and (kind in _ALWAYS or (kind is JOBSET and _made_jobset(job))):
+            # The name of the first pod's host shows whether the run is a JobSet.
+            made = kind in _ALWAYS or (kind is JOBSET and job.first == f"{job.attempt}-w-0-0")
+            if error.status == 403 and made:
                 hidden.append(kind.name)
             elif error.status not in (403, 404):
                 raise
@@ -225,8 +227,3 @@ def _list(api: Api, job: Job, kinds: Sequence[Kind[Object]]) -> _Listing:
         listed.add(kind.name)
         found += ((kind, item) for item in objects)
     return _Listing(objects=tuple(found), hidden=tuple(hidden))
-
-
-def _made_jobset(job: Job) -> bool:
-    """Return whether the run is a JobSet; the name of its first pod's host shows it."""
-    return job.first == f"{job.attempt}-w-0-0"

@@ -7,6 +7,7 @@ outlives the call.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from types import MappingProxyType
 
 from accept.backends.job import Place
 from accept.backends.keys import new_keys
-from accept.backends.kubernetes.client import ROLE_HINT, Api, ApiError
+from accept.backends.kubernetes.client import ROLE_HINT, Api, ApiError, before_start
 from accept.backends.kubernetes.objects import (
     CONFIG_MAP,
     SECRET,
@@ -310,29 +311,27 @@ def uninstall(place: Place, release: str) -> None:
 
 def _make_positions(api: Api, name: RunName, own: str, positions: Mapping[str, str]) -> None:
     """Make the ConfigMap of the positions, which the pods of the run mount."""
-    files = {PACKED_POSITIONS: pack_positions(positions)}
-    try:
-        api.create_config_map(own, files, {RUN_LABEL: name.full})
-    except ApiError as error:
-        raise NotStarted(
-            f"ConfigMap {own}: {error.message}", code=error.code, hint=error.hint
-        ) from None
+    packed = base64.b64encode(pack_positions(positions)).decode()
+    content = {"binaryData": {PACKED_POSITIONS: packed}}
+    with before_start(f"ConfigMap {own}: "):
+        api.create(CONFIG_MAP, own, {RUN_LABEL: name.full}, content)
 
 
 def _make_secret(api: Api, name: RunName, secret: str) -> str:
     """Make the Secret with the key of the run, and return its public half."""
     keys = new_keys(name.full)
-    try:
-        api.create_ssh_secret(secret, keys.private, {RUN_LABEL: name.full})
-    except ApiError as error:
-        if error.gone:
+    private = {"ssh-privatekey": keys.private.decode()}
+    content = {"type": "kubernetes.io/ssh-auth", "stringData": private}
+    with before_start("the run's Secret: "):
+        try:
+            api.create(SECRET, secret, {RUN_LABEL: name.full}, content)
+        except ApiError as error:
+            if not error.gone:
+                raise
             raise NotStarted(
                 f"namespace {api.place.namespace} does not exist",
                 code=Code.KUBE_NAMESPACE_MISSING,
                 hint=f"kubectl create namespace {api.place.namespace}, or name another: "
                 "--namespace",
             ) from None
-        raise NotStarted(
-            f"the run's Secret: {error.message}", code=error.code, hint=error.hint
-        ) from None
     return keys.public.strip()
