@@ -15,10 +15,10 @@ from tests.factories.jobs import job_of, submitted
 from tests.factories.keys import sign_evidence, write_keys
 
 from accept import backends
-from accept.backends.keys import KeyPair, new_keys
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import Exit
+from accept.core.runner.keys import KeyPair, new_keys
 from accept.core.verdict import Verification
 from accept.evidence import bucket, rundir
 

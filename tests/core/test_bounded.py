@@ -81,7 +81,7 @@ CLIENTS = {
         "from accept.backends.kubernetes.submit import release_values\n"
         "release_values(Place(namespace='lab'), 'train')"
     ),
-    "ssh-keygen": "from accept.backends.keys import new_keys; new_keys('test')",
+    "ssh-keygen": "from accept.core.runner.keys import new_keys; new_keys('test')",
     "scontrol": (
         "import os; os.environ['SLURM_JOB_NODELIST'] = 'n[1-2]'\n"
         "from accept.core.runner.slurm import _nodes_of_job; _nodes_of_job()"

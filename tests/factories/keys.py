@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from accept.backends.keys import KeyPair
 from accept.core import evidence
+from accept.core.runner.keys import KeyPair
 from accept.core.signatures import sign
 
 #: For tests that only pass keys on: no program accepts them.

@@ -23,11 +23,11 @@ from tests.factories.command_line import accept
 from tests.factories.keys import sign_evidence
 from tests.factories.ports import free_port
 
-from accept.backends.keys import new_keys
 from accept.backends.kubernetes.watch import FINISHED
 from accept.config import resources
 from accept.config.images import ImageTool, PublicImage, public_images
 from accept.core import evidence
+from accept.core.runner.keys import new_keys
 from accept.core.runner.launch import RECORDS_COPY, Launch
 from accept.core.runner.resume import EARLIER
 from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY

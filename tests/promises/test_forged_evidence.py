@@ -23,10 +23,10 @@ from tests.promises.pool import Kind
 
 from accept import backends
 from accept.backends.job import Job
-from accept.backends.keys import KeyPair, new_keys
 from accept.commands.plan import write_run
 from accept.core import evidence
 from accept.core.error_codes import Code
+from accept.core.runner.keys import KeyPair, new_keys
 from accept.core.serde import dump
 from accept.evidence import rundir
 from accept.plan.bundle import render

@@ -14,10 +14,10 @@ from tests.factories.keys import sign_evidence, write_keys
 from tests.promises import pool
 from tests.promises.pool import Kind, PooledRun
 
-from accept.backends.keys import new_keys
 from accept.config.resources import demo
 from accept.core import evidence
 from accept.core.errors import BadEvidence, BadInput
+from accept.core.runner.keys import new_keys
 from accept.evidence import archive, rundir
 
 pytestmark = pytest.mark.usefixtures("runs")

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from accept.backends import containers
 from accept.backends.job import Job
-from accept.backends.keys import new_keys
 from accept.backends.protocol import Phase, Progress, Record, Say, still_running
 from accept.backends.protocol import attempt_name as attempt_name
 from accept.backends.protocol import drain as drain
@@ -43,6 +42,7 @@ from accept.core.catalog.tools import MPIRUN
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence, NotStarted
 from accept.core.runner.discovery import Candidate
+from accept.core.runner.keys import new_keys
 from accept.core.runner.launch import Launch
 from accept.core.runner.resume import EARLIER, copy_finished
 from accept.core.runner.ssh import KEY

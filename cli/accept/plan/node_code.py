@@ -64,6 +64,7 @@ _NOT_IN_PODS = (
     "container_host.sh",
     "slurm_host.sh",
     "core/accept/core/runner/host_setup.py",
+    "core/accept/core/runner/keys.py",
     "core/accept/core/runner/slurm.py",
     "core/accept/core/runner/slurm_step.py",
 )

@@ -17,13 +17,13 @@ from tests.factories import sample_evidence, verdicts
 from tests.factories.clock import PATIENCE, let_wall_clock_jump
 from tests.factories.keys import write_keys
 
-from accept.backends.keys import new_keys
 from accept.core import evidence
 from accept.core.plan import Collector, GroupKind, ParamValue, PlannedMachine, Step, Supported
 from accept.core.records import Fact
 from accept.core.runner import coordinator, launch, resume
 from accept.core.runner.coordinator import coordinate
 from accept.core.runner.discovery import Candidate, Found
+from accept.core.runner.keys import new_keys
 from accept.core.runner.launch import Launch
 from accept.core.runner.ssh import KEY, Host
 from accept.core.runner.state import Run

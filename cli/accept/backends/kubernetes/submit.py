@@ -17,7 +17,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from accept.backends.job import Place
-from accept.backends.keys import new_keys
 from accept.backends.kubernetes.client import ROLE_HINT, Api, ApiError, before_start
 from accept.backends.kubernetes.objects import (
     CONFIG_MAP,
@@ -34,6 +33,7 @@ from accept.config.kubernetes import longest_name
 from accept.core import bounded
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
+from accept.core.runner.keys import new_keys
 from accept.core.runner.positions import PACKED_POSITIONS
 from accept.core.text import duration, plain
 from accept.plan.chart import chart_folder

@@ -15,7 +15,6 @@ from shlex import quote
 from accept.backends import containers, manage
 from accept.backends.host_survey import HostSurvey, find, host_script, scalar
 from accept.backends.job import Job
-from accept.backends.keys import new_keys
 from accept.backends.protocol import Record, Say
 from accept.backends.protocol import attempt_name as attempt_name
 from accept.backends.protocol import check_job as check_job
@@ -54,7 +53,8 @@ from accept.core.bounded import on_all
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, NotStarted
 from accept.core.runner.discovery import Candidate
-from accept.core.runner.host_setup import Ready, is_own
+from accept.core.runner.host_setup import Ready, busy_gpus, candidate, is_own
+from accept.core.runner.keys import new_keys
 from accept.core.runner.launch import Launch
 from accept.core.runner.resume import EARLIER, pack_finished
 from accept.core.runner.ssh import HOST_KEY_ALIAS
@@ -143,7 +143,10 @@ def submit(
                 code=Code.SSH_NO_PYTHON,
                 hint="set tools.python in the site file",
             )
-        candidates = tuple(_candidate(name, r, first) for name, r in results.items())
+        candidates = tuple(
+            candidate(name, r if isinstance(r, Ready) else r.problem, first.name)
+            for name, r in results.items()
+        )
         candidates += tuple(
             Candidate(name=problem.host, problem=problem) for problem in run.lost if problem.host
         )
@@ -209,9 +212,9 @@ def _refuse_unusable(
             code=Code.SSH_HOSTS_UNUSABLE,
             hint=f"what each lacks: {_doctor(run.hosts)}",
         )
-    if not run.plan.busy_ok and (busy := [f"{r.name}: {b}" for r in ready for b in r.busy]):
+    if not run.plan.busy_ok and (busy := busy_gpus(ready)):
         raise NotStarted(
-            f"GPUs are in use: {'; '.join(busy[:4])}",
+            busy,
             code=Code.GPUS_IN_USE,
             hint="wait until they are idle, or give --busy-ok",
         )
@@ -225,14 +228,6 @@ def _doctor(hosts: Sequence[str]) -> str:
         if word in _OF_DOCTOR or before in _OF_DOCTOR or word.partition("=")[0] in _OF_DOCTOR
     ]
     return command_line("accept", "doctor", "--hosts", folded(hosts), *words)
-
-
-def _candidate(name: str, result: Ready | Absent, first: Ready) -> Candidate:
-    """Return a host as the coordinator on the host `first` looks for it."""
-    if isinstance(result, Absent):
-        return Candidate(name=name, problem=result.problem)
-    addresses = tuple(dict.fromkeys((name, *result.addresses)))
-    return Candidate(name=name, addresses=addresses, port=result.port, local=name == first.name)
 
 
 def doctor(run: Resolved) -> tuple[Need, ...]:

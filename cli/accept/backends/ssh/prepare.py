@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from shlex import quote
 
 from accept.backends.job import Job
-from accept.backends.keys import KeyPair
 from accept.backends.protocol import Say
 from accept.backends.remote import Reply, call, last_line
 from accept.backends.requirements import SECONDS, answers
@@ -21,8 +20,8 @@ from accept.core.errors import BadInput
 from accept.core.records import Problem
 from accept.core.runner import host_setup
 from accept.core.runner.discovery import ssh_cause
-from accept.core.runner.host_setup import SLACK, Ready, max_logins, set_up
-from accept.core.runner.ssh import HOST_KEY_ALIAS
+from accept.core.runner.host_setup import SLACK, Ready, files_of, set_up
+from accept.core.runner.keys import KeyPair
 from accept.core.text import count
 from accept.plan.bundle import Bundle
 from accept.plan.resolve import Resolved
@@ -73,13 +72,7 @@ def make_ready(
     Return a result for each host. `keys` are those of the run. Raises BadInput for two hosts that
     are one machine.
     """
-    secrets = {
-        "key": keys.private,
-        "authorized_keys": f"restrict,pty {keys.public}".encode(),
-        "known_hosts": f"{HOST_KEY_ALIAS} {keys.public}".encode(),
-        "run": f"{job.attempt}\n".encode(),
-        "logins": f"{max_logins(len(run.hosts))}\n".encode(),
-    }
+    secrets = {"key": keys.private, **files_of(job.attempt, keys.public, len(run.hosts))}
     reach = reach_of(job.ssh_access)
     plan = run.plan
     longest = plan.start_seconds + plan.deadline_seconds + plan.collect_seconds

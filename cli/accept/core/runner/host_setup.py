@@ -11,6 +11,8 @@ from accept.core import causes
 from accept.core.causes import Cause
 from accept.core.facts import POSITION
 from accept.core.records import Problem
+from accept.core.runner.discovery import Candidate
+from accept.core.runner.ssh import HOST_KEY_ALIAS
 from accept.core.text import plain
 
 #: Format of a port, or of a part of a version.
@@ -60,9 +62,18 @@ def set_up(
     )
 
 
-def max_logins(hosts: int) -> int:
-    """Return how many clients may log in to the sshd of a run of `hosts` at the same time."""
-    return hosts + 16
+def files_of(attempt: str, public: str, hosts: int) -> dict[str, bytes]:
+    """Return the files, besides the private key, by which `hosts` hosts let in their own run.
+
+    `public` is the run's public key. `logins` has how many clients may log in at the same time.
+    """
+    texts = {
+        "authorized_keys": f"restrict,pty {public}",
+        "known_hosts": f"{HOST_KEY_ALIAS} {public}",
+        "run": f"{attempt}\n",
+        "logins": f"{hosts + 16}\n",
+    }
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def remove(folder: str) -> str:
@@ -109,6 +120,26 @@ def understood(host: str, lines: Iterable[str]) -> Ready | Problem | None:
         cause, message = causes.reported(text, message)
         return Problem(cause=cause, message=f"{host}: {message}", check="hosts", host=host)
     return None
+
+
+def busy_gpus(results: Iterable[Ready | Problem]) -> str:
+    """Return which GPUs of ready hosts are in use, and by what; empty if none is."""
+    ready = [result for result in results if isinstance(result, Ready)]
+    busy = [f"{host.name}: {text}" for host in ready for text in host.busy]
+    return f"GPUs are in use: {plain('; '.join(busy[:4]), 400)}" if busy else ""
+
+
+def candidate(name: str, result: Ready | Problem, own: str) -> Candidate:
+    """Return a host as the coordinator on the host `own` looks for it."""
+    if isinstance(result, Problem):
+        return Candidate(name=name, problem=result)
+    return Candidate(
+        name=name,
+        addresses=tuple(dict.fromkeys((name, *result.addresses))),
+        port=result.port,
+        local=name == own,
+        place=result.place,
+    )
 
 
 def ended(host: str, errors: Iterable[str]) -> Problem:

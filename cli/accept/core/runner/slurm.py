@@ -8,6 +8,7 @@ run on the login node if the nodes see it; otherwise the job stays until the evi
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -27,8 +28,9 @@ from accept.core.error_codes import Code
 from accept.core.errors import Exit, NotStarted
 from accept.core.groups import MAX_CONCURRENT
 from accept.core.records import Problem
-from accept.core.runner.discovery import HOSTNAME, Candidate
-from accept.core.runner.host_setup import Ready, max_logins, remove
+from accept.core.runner.discovery import HOSTNAME
+from accept.core.runner.host_setup import Ready, busy_gpus, candidate, files_of, remove
+from accept.core.runner.keys import new_keys
 from accept.core.runner.launch import CANCELLED, INTERRUPTION, Launch
 from accept.core.runner.resume import EARLIER
 from accept.core.runner.slurm_step import (
@@ -41,7 +43,7 @@ from accept.core.runner.slurm_step import (
     srun,
     text_of,
 )
-from accept.core.runner.ssh import HOST_KEY_ALIAS, KEY_TYPE, environment, outer_environment
+from accept.core.runner.ssh import HOST_KEY_ALIAS, environment, outer_environment
 from accept.core.serde import dump, read
 from accept.core.text import count, decimal, plain
 
@@ -56,7 +58,7 @@ IMAGE = "image.sqsh"
 TIME_LIMIT = "the job's time limit is over"
 #: Seconds for the coordinator to connect: the nodes are ready by then.
 _CONNECT_SECONDS = 30.0
-#: Timeout of a command that asks Slurm, or that makes the key.
+#: Timeout of a command that asks Slurm.
 _CALL_SECONDS = 60.0
 #: Seconds for the watchdog to pack the evidence, and to remove the run's folder.
 _PACK_SECONDS, _REMOVE_SECONDS = 60.0, 30.0
@@ -163,7 +165,7 @@ def drive(work: Path) -> int:
         if restarts := decimal(os.environ.get("SLURM_RESTART_COUNT", "0")):
             _clean(run, nodes, job)
             raise Failure(f"Slurm has requeued the job ({count(restarts, 'restart')})")
-        _add_keys(run, work, shared, logins=max_logins(len(nodes)))
+        _add_keys(run, work, shared, hosts=len(nodes))
         if run.pyxis:
             run = replace(run, pyxis=_imported(run, run.pyxis, nodes, own, job, shared))
         results: dict[str, Ready | Problem] = {}
@@ -268,36 +270,20 @@ def _nodes_of_job() -> tuple[str, ...]:
     return names
 
 
-def _add_keys(run: SlurmRun, work: Path, shared: Path | None, *, logins: int) -> None:
+def _add_keys(run: SlurmRun, work: Path, shared: Path | None, *, hosts: int) -> None:
     """Make the key pair of the run, and add it to the archive that every node gets."""
-    words = ["ssh-keygen", "-q", "-t", KEY_TYPE, "-N", "", "-C", HOST_KEY_ALIAS, "-f", "key"]
     try:
-        done = bounded.run(words, cwd=work, timeout=_CALL_SECONDS)
-    except OSError as error:
-        raise Failure(f"ssh-keygen failed: {error}") from None
-    if done.exit != 0:
-        raise Failure(f"ssh-keygen failed: {plain(done.errors, 200)}")
-    public = (work / "key.pub").read_text(encoding="utf-8")
-    files = {
-        "authorized_keys": f"restrict,pty {public}",
-        "known_hosts": f"{HOST_KEY_ALIAS} {public}",
-        "run": f"{run.attempt}\n",
-        "logins": f"{logins}\n",
-        # Containers mount it.
-        "shared": f"{shared or ''}\n",
-    }
-    for name, text in files.items():
-        (work / name).write_text(text, encoding="utf-8")
-        (work / name).chmod(0o600)
+        keys = new_keys(HOST_KEY_ALIAS)
+    except NotStarted as error:
+        raise Failure(error.message) from None
+    files = {"key": keys.private, **files_of(run.attempt, keys.public, hosts)}
+    # Containers mount it.
+    files["shared"] = f"{shared or ''}\n".encode()
     with tarfile.open(work / PAYLOAD, "a") as archive:
-        for name in ("key", *files):
-            archive.add(work / name, name, filter=_without_owner)
-
-
-def _without_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    return info
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o600
+            archive.addfile(info, io.BytesIO(content))
 
 
 def _write_hosts(
@@ -309,17 +295,11 @@ def _write_hosts(
         raise Failure(first.message if first else f"{own} is not one of the run's nodes")
     if run.in_container and first.python < _OLDEST_PYTHON:
         raise Failure("the image has no Python 3.10 or newer, which the coordinator needs")
-    busy = [
-        f"{name}: {text}"
-        for name, result in results.items()
-        if isinstance(result, Ready)
-        for text in result.busy
-    ]
-    if busy and not run.busy_ok:
-        raise Failure(f"GPUs are in use: {plain('; '.join(busy[:4]), 400)}")
+    if not run.busy_ok and (busy := busy_gpus(results.values())):
+        raise Failure(busy)
     launch = Launch(
         attempt=run.attempt,
-        hosts=tuple(_candidate(name, result, own) for name, result in results.items()),
+        hosts=tuple(candidate(name, result, own) for name, result in results.items()),
         start_seconds=min(_CONNECT_SECONDS, run.start_seconds),
         results=str(shared or ""),
         earlier=run.earlier,
@@ -347,19 +327,6 @@ def _earlier(run: SlurmRun, work: Path) -> str:
         return str(shutil.copytree(sent, Path(run.folder) / EARLIER))
     except OSError as error:
         raise Failure(f"cannot write to {run.folder}: {error}", Code.RESUME_NOT_SENT) from None
-
-
-def _candidate(name: str, result: Ready | Problem, own: str) -> Candidate:
-    """Return a node as the coordinator on the node `own` looks for it."""
-    if isinstance(result, Problem):
-        return Candidate(name=name, problem=result)
-    return Candidate(
-        name=name,
-        addresses=tuple(dict.fromkeys((name, *result.addresses))),
-        port=result.port,
-        local=name == own,
-        place=result.place,
-    )
 
 
 def _probe_launcher(run: SlurmRun, results: Mapping[str, Ready | Problem], own: str) -> None:

@@ -21,8 +21,6 @@ from pathlib import Path
 HOST_KEY_ALIAS = "accept-run"
 #: The private key of the run, in its folder: for logins, as host key, and to sign the evidence.
 KEY = "key"
-#: Type of the key. Every version of OpenSSH supports it, even in FIPS mode.
-KEY_TYPE = "ecdsa"
 
 #: Remote commands print this before their own output. Text before it comes from the login shell:
 #: sshd starts one for every command, and its `.bashrc` may print a greeting.

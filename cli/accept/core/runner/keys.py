@@ -6,8 +6,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from accept.core.runner.ssh import KEY_TYPE
 from accept.core.signatures import keygen_failed, ssh_keygen
+
+#: Type of the key. Every version of OpenSSH supports it, even in FIPS mode.
+_TYPE = "ecdsa"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +27,7 @@ def new_keys(comment: str) -> KeyPair:
     """
     with tempfile.TemporaryDirectory(prefix="accept-key-") as scratch:
         file = Path(scratch) / "key"
-        words = ["ssh-keygen", "-q", "-t", KEY_TYPE, "-N", "", "-C", comment, "-f", str(file)]
+        words = ["ssh-keygen", "-q", "-t", _TYPE, "-N", "", "-C", comment, "-f", str(file)]
         done = ssh_keygen(words)
         if done.exit != 0:
             raise keygen_failed(done.errors.strip() or f"exit status {done.exit}")
