@@ -31,7 +31,7 @@ def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., D
                 raise error
             folder = rundir.create(name, within=within)
             (folder / rundir.RUN).write_text("{}")
-            return judge_path(str(sample_evidence.write(folder / rundir.EVIDENCE)), expect=())
+            return judge_path(str(sample_evidence.write(folder / rundir.EVIDENCE)))
 
         monkeypatch.setattr(run, "run_to_verdict", run_to_verdict)
         return accept(*REPEAT, *words)

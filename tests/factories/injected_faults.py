@@ -186,7 +186,7 @@ def judged(logs: Path, folder: Path, *changes: Change) -> Verdict:
             text = change(path.name, text) if text is not None else None
         if text is not None:
             (folder / path.name).write_text(text)
-    return judge_path(str(folder), expect=()).verdict
+    return judge_path(str(folder)).verdict
 
 
 def named(verdict: Verdict) -> list[tuple[str, str]]:

@@ -75,7 +75,7 @@ def _run(name: str) -> Run:
             tempfile.TemporaryDirectory() as runs,
             mock.patch.dict(os.environ, {"ACCEPT_RUNS": runs}),
         ):
-            return report.reported(judge_path(str(unpack_demo()), expect=()))
+            return report.reported(judge_path(str(unpack_demo())))
     run = reported(name)
     verdict = replace(run.verdict, machine="h100-8", suite="standard", attempt="20260921-1413-7c1e")
     return replace(run, verdict=verdict)

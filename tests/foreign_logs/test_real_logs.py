@@ -42,7 +42,7 @@ def more_logs() -> Path:
 
 
 def test_nobody_is_accused_on_the_healthy_cluster(logs: Path) -> None:
-    verdict = judge_path(str(logs), expect=()).verdict
+    verdict = judge_path(str(logs)).verdict
     assert named(verdict) == []
     assert verdict.state is State.INCONCLUSIVE
 
@@ -118,7 +118,7 @@ def test_a_slow_rail(tmp_path: Path, logs: Path, rail: int | None) -> None:
         share = 0.9 if number == rail else 1 - 0.002 * number
         made = slowed(one, lambda _, share=share: share)  # type: ignore[misc]
         (tmp_path / f"rail{number}.log").write_text(made)
-    verdict = judge_path(str(tmp_path), expect=()).verdict
+    verdict = judge_path(str(tmp_path)).verdict
     assert named(verdict) == ([] if rail is None else [("rail", f"rail {rail}")])
 
 
@@ -163,7 +163,7 @@ def test_logs_of_all_pairs_of_a_node_that_just_end_accuse_nobody(
         if NODE(4) in pair:
             copy = copy[:length] + error
         (tmp_path / f"nccl_N2_G8_{'_'.join(pair)}.log").write_text(copy)
-    verdict = judge_path(str(tmp_path), expect=()).verdict
+    verdict = judge_path(str(tmp_path)).verdict
     assert [(s.name, s.cause) for s in verdict.suspects] == [(NODE(4), c) for c in accused]
     # Without the node that crashed, the others may pass.
     assert verdict.state in ((State.FAIL, State.DEGRADED) if accused else (State.FAIL,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.factories.paths import ROOT
 
 from accept.commands.explain import explain
 from accept.commands.judge import with_measurements
-from accept.commands.judged import Judged, judge_paths
+from accept.commands.judged import GivenBounds, Judged, judge_paths
 from accept.core.errors import BadEvidence
 from accept.core.serde import dump
 from accept.core.verdict import State
@@ -34,8 +34,8 @@ def samples() -> Iterator[Any]:
             yield pytest.param(expected.parent / name, result, id=f"{expected.parent.name}/{name}")
 
 
-def judged(*paths: Path | str, **options: Any) -> Judged:
-    (one,) = judge_paths([str(path) for path in paths], expect=options.pop("expect", ()), **options)
+def judged(*paths: Path | str, expect: Sequence[str] = (), machine: str | None = None) -> Judged:
+    (one,) = judge_paths([str(path) for path in paths], GivenBounds(machine, tuple(expect)))
     return one
 
 

@@ -103,7 +103,7 @@ def judge(path: Path) -> list[Judged]:
         mock.patch.object(config, "names", _NAMES),
         mock.patch.object(to_run, "_expected", lambda of: _expected_of(*(m.name for m in of))),
     ):
-        return judge_paths((str(path),), expect=())
+        return judge_paths((str(path),))
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ from tests.factories.verdicts import (
     table,
 )
 
-from accept.commands.judged import judge_path
+from accept.commands.judged import GivenBounds, judge_path
 from accept.config.resources import demo
 from accept.core.causes import Cause
 from accept.core.health_readings import Change as HealthChange
@@ -63,7 +63,7 @@ def _recorded() -> Made:
 
 
 def _judged(path: Path, *, machine: str | None = None) -> Verdict:
-    return judge_path(str(path), expect=(), machine=machine).verdict
+    return judge_path(str(path), GivenBounds(machine)).verdict
 
 
 def _archived(archive: Path) -> Verdict:

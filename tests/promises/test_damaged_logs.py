@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz import mutate
 from tests.promises.pool import Kind, PooledRun, runs
 
-from accept.commands.judged import judge_paths
+from accept.commands.judged import GivenBounds, judge_paths
 from accept.core.errors import AcceptError
 
 #: Spoiled copies of each run, and the seed; `python -m tests.fuzz` has many more kinds of input.
@@ -20,7 +20,7 @@ _COPIES, _SEED = 6, 77001
 
 def _accused(folder: Path, run: PooledRun) -> set[str]:
     machine = run.options[1] if run.options else None
-    judged = judge_paths((str(folder),), expect=(), machine=machine)
+    judged = judge_paths((str(folder),), GivenBounds(machine))
     return {host for one in judged for host in one.verdict.accused}
 
 

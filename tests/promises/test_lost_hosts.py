@@ -54,7 +54,7 @@ _RUNS: tuple[PooledRun | int, ...] = (*runs(Kind.EVIDENCE), 3, 8, 9)
 @cache
 def _judged(run: PooledRun | int) -> Judged:
     if isinstance(run, PooledRun):
-        return judge_path(str(run.folder), expect=())
+        return judge_path(str(run.folder))
     names = hosts(run)
     records = [hosts_record(names)]
     records += [one for step in (ALL, EACH, PAIRS) for one in measured(step, names, slow())]

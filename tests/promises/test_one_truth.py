@@ -23,7 +23,7 @@ from tests.promises.pool import Kind, PooledRun, runs
 from tests.words import SCREENS
 
 from accept.commands.judge import with_measurements
-from accept.commands.judged import Judged, judge_path
+from accept.commands.judged import GivenBounds, Judged, judge_path
 from accept.commands.report import html_page, reported, screen, write_reports
 from accept.core import evidence
 from accept.core.judge.summary import node_lists
@@ -107,7 +107,7 @@ class Outputs:
 @cache
 def outputs(run: PooledRun) -> Outputs:
     machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    return Outputs(judge_path(str(run.folder), expect=(), machine=machine))
+    return Outputs(judge_path(str(run.folder), GivenBounds(machine)))
 
 
 @EVERY

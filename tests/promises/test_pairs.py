@@ -15,7 +15,7 @@ from tests.factories.real_logs import REPOSITORY
 from tests.factories.verdicts import FLOOR, hosts, hosts_record, measured, plan, step
 from tests.promises.pool import PooledRun, runs
 
-from accept.commands.judged import Judged, judge_path, judge_paths
+from accept.commands.judged import GivenBounds, Judged, judge_path, judge_paths
 from accept.core.causes import Judgement
 from accept.core.groups import Group
 from accept.core.judge.summary import node_lists
@@ -33,7 +33,7 @@ _COLLAPSED = (0.1, 0.3, 0.5, 0.7, 0.8)
 
 def all_judged(run: PooledRun) -> list[Judged]:
     machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    return judge_paths((str(run.folder),), expect=(), machine=machine)
+    return judge_paths((str(run.folder),), GivenBounds(machine))
 
 
 def speeds(one: Judged, step: str, check: str) -> dict[str, tuple[tuple[str, ...], float]]:
@@ -124,8 +124,8 @@ def _injected(folder: Path, group: Sequence[str], checks: Sequence[str], share: 
             for part in parts
         ]
         (folder / path.name).write_text("# Collective test starting: ".join(made))
-    expect = [f"{check}@8G>=1" for check in ("alltoall", "sendrecv")]
-    return judge_path(str(folder), expect=expect, machine="gpu").verdict
+    expect = tuple(f"{check}@8G>=1" for check in ("alltoall", "sendrecv"))
+    return judge_path(str(folder), GivenBounds("gpu", expect)).verdict
 
 
 @pytest.mark.sampled

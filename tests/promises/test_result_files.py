@@ -33,7 +33,7 @@ def written(run: PooledRun, tmp_path: Path) -> Judged:
     shutil.copytree(run.folder, folder, symlinks=True)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    judged = judge_path(str(folder), expect=())
+    judged = judge_path(str(folder))
     write_result_files(folder, judged.plan, judged.verdict.attempt, judged.records)
     if (folder / evidence.CHECKSUMS).is_file():
         evidence.write_checksums(folder)
@@ -121,7 +121,7 @@ def test_every_rank_and_every_node_without_an_answer_is_listed(
 @EVERY
 def test_evidence_with_both_files_has_the_same_verdict(run: PooledRun, written: Judged) -> None:
     assert written.folder is not None
-    assert judge_path(str(written.folder), expect=()).verdict == written.verdict
+    assert judge_path(str(written.folder)).verdict == written.verdict
 
 
 @EVERY

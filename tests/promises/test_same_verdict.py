@@ -14,7 +14,7 @@ from tests.factories.relabeled import longer, shown
 from tests.factories.verdicts import step as step_of
 from tests.promises.pool import Kind, PooledRun, runs
 
-from accept.commands.judged import Judged, _judged, judge_path, judge_paths
+from accept.commands.judged import GivenBounds, Judged, _judged, judge_path, judge_paths
 from accept.core.evidence import CHECKSUMS, RECORDS, log_path, write_checksums
 from accept.core.plan import Plan
 from accept.core.records import Record
@@ -34,7 +34,7 @@ _NEIGHBORS = {
 def verdicts(run: PooledRun, folder: Path) -> list[Verdict]:
     """Return the verdicts on the contents of a folder, with the options of a run of the pool."""
     machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    judged = judge_paths((str(folder),), expect=(), machine=machine)
+    judged = judge_paths((str(folder),), GivenBounds(machine))
     return [one.verdict for one in judged]
 
 
@@ -48,7 +48,7 @@ def rejudged(one: Judged, plan: Plan, records: tuple[Record, ...]) -> Verdict:
 @pytest.fixture
 def evidence(run: PooledRun) -> Judged:
     """Return the judged evidence of a run of the pool."""
-    return judge_path(str(run.folder), expect=())
+    return judge_path(str(run.folder))
 
 
 @pytest.mark.parametrize("run", runs(Kind.EVIDENCE))

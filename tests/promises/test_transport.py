@@ -97,7 +97,7 @@ def log_of_the_first_pod(folder: Path, scratch: Path) -> Path:
     plan, records = evidence.read_plan(folder), tuple(evidence.read_records(folder))
     if dump(plan) != json.loads((folder / "plan.json").read_text()):
         pytest.skip("an older version rendered its plan, and only pods of that version pack it")
-    packed = evidence.pack(plan, records, judge_path(str(folder), expect=()).verdict)
+    packed = evidence.pack(plan, records, judge_path(str(folder)).verdict)
     lines = f"10-inventory starts\n{packed}VERDICT\n".splitlines()
     log = scratch / "pod.log"
     # As `kubectl logs --timestamps --prefix` prints them.

@@ -20,7 +20,7 @@ import yaml
 
 from accept import config
 from accept.commands.diff import failures, started
-from accept.commands.judged import Judged, is_reference, judge_path
+from accept.commands.judged import GivenBounds, Judged, is_reference, judge_path
 from accept.config.machine import Baseline, Confidence, Machine
 from accept.config.references import Figure
 from accept.core.causes import Cause, Judgement
@@ -97,7 +97,7 @@ def do_baseline(
             code=Code.BASELINE_FILE,
             hint="name a .yaml file, such as my-a4.yaml",
         )
-    judged = judge_path(path, expect=(), machine=machine)
+    judged = judge_path(path, GivenBounds(machine))
     kinds = measured_kinds(judged)
     if divided := tuple(divisions(judged, kinds)):
         more = len(divided) - _MAX_DIVISIONS

@@ -336,7 +336,7 @@ _MAX_NAMED = 3
 
 def do_diff(a: str, b: str, terminal: Terminal) -> int:
     """Compare B with A. Raises BadInput if they have no measurement in common."""
-    judged_a, judged_b = (judge_path(path, expect=()) for path in (a, b))
+    judged_a, judged_b = (judge_path(path) for path in (a, b))
     result = compare(a, judged_a, b, judged_b)
     terminal.result(result, text_of(result))
     if result.regression:

@@ -151,7 +151,7 @@ class _Subject:
 
 def do_explain(name: str, subject: str, terminal: Terminal, by: GivenBounds) -> int:
     """Print the evidence for and against a node or part."""
-    judged = judge_path(name, expect=by.expect, machine=by.machine)
+    judged = judge_path(name, by)
     subject = named(judged.verdict, subject)
     explanation = explain(judged.run, subject, name)
     terminal.result(explanation, *_text(explanation, judged.verdict.checks))

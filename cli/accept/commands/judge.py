@@ -157,8 +157,7 @@ def do_judge(
     try:
         results = judge_paths(
             paths or ("last",),
-            expect=by.expect,
-            machine=by.machine,
+            by,
             collective=collective,
             say=terminal.progress,
             keys=tuple(key for file in keys for key in read_public_keys(file)),

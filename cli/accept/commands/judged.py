@@ -286,25 +286,41 @@ class Judged(to_run.RunData):
         return figures(self.plan.steps, self.records)
 
 
+class GivenBounds(NamedTuple):
+    """The machine and the thresholds that a user gives instead of those of the evidence."""
+
+    machine: str | None = None
+    expect: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return them as options, for a command that is printed."""
+        machine = () if self.machine is None else ("--machine", self.machine)
+        return (*machine, *(word for bound in self.expect for word in ("--expect", bound)))
+
+
+#: No others than those of the evidence.
+OF_EVIDENCE = GivenBounds()
+
+
 def judge_paths(
     paths: Sequence[str],
+    by: GivenBounds = OF_EVIDENCE,
     *,
-    expect: Sequence[str],
-    machine: str | None = None,
     collective: str | None = None,
     say: Callable[[str], None] = lambda _: None,
     keys: Sequence[PublicKey] = (),
 ) -> list[Judged]:
     """Judge each run in `paths` alone, and all nccl-tests logs together.
 
-    Paths with evidence of runs are not searched for logs. The references are those of `machine` if
-    it is given; a run's own expectations apply in any case. `collective` is that of logs that do
-    not name theirs, such as "all-reduce". If there are `keys`, one of them must have signed each
+    Paths with evidence of runs are not searched for logs. The references are those of the machine
+    in `by`, if any; a run's own expectations apply in any case. `collective` is that of logs that
+    do not name theirs, such as "all-reduce". If there are `keys`, one of them must have signed each
     evidence. Raises BadInput if a path names nothing, and BadEvidence if it holds neither complete
     evidence nor a log.
     """
     limits = Limits()
-    other_machine = to_run.machine_of(machine)
+    other_machine = to_run.machine_of(by.machine)
     results: list[Judged] = []
     logs: dict[Path, str] = {}
     with ExitStack() as stack:
@@ -317,13 +333,13 @@ def judge_paths(
         for path, title in titles.items():
             before = len(results)
             for loaded in load(path, limits, say, keys):
-                results.append(_judge_run(loaded, expect, other_machine))
+                results.append(_judge_run(loaded, by.expect, other_machine))
             if len(results) == before:
                 # The names of files begin with it, so "my-logs/" and "./" become "my-logs" and ".".
                 name = str(Path(title))
                 logs[Path(path) if rundir.names_file(path) else rundir.find(path)] = name
         if logs:
-            results.append(_judge_logs(logs, expect, other_machine, limits, collective))
+            results.append(_judge_logs(logs, by.expect, other_machine, limits, collective))
     if piped is None:
         return results
     return [
@@ -331,9 +347,9 @@ def judge_paths(
     ]
 
 
-def judge_path(path: str, *, expect: Sequence[str], machine: str | None = None) -> Judged:
+def judge_path(path: str, by: GivenBounds = OF_EVIDENCE) -> Judged:
     """Judge the run or the logs at `path`. Raises BadInput if it contains several runs."""
-    results = judge_paths((path,), expect=expect, machine=machine)
+    results = judge_paths((path,), by)
     if len(results) > 1:
         raise BadInput(
             f"{plain(path)} contains {len(results)} runs: "
@@ -403,23 +419,6 @@ def _judged(
 def with_max_bad(judged: Judged, most: int) -> Judged:
     """Return the judgement if the user accepts a run with at most `most` bad nodes."""
     return replace(judged, verdict=tolerated(judged.verdict, most))
-
-
-class GivenBounds(NamedTuple):
-    """The machine and the thresholds that a user gives instead of those of the evidence."""
-
-    machine: str | None = None
-    expect: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Return them as options, for a command that is printed."""
-        machine = () if self.machine is None else ("--machine", self.machine)
-        return (*machine, *(word for bound in self.expect for word in ("--expect", bound)))
-
-
-#: No others than those of the evidence.
-OF_EVIDENCE = GivenBounds()
 
 
 def ranks_per_host(records: Iterable[Record]) -> int:

@@ -38,18 +38,19 @@ def place_of(judged: Judged, by: GivenBounds = OF_EVIDENCE) -> Place:
             )
         return Place(commands=tuple(commands), knows_machine=knows_machine)
     report = folder / rundir.REPORT
-    bad = node_lists(judged.verdict).bad
-    if bad and not judged.verdict.injected:
+    # A drill shows nothing about nodes.
+    bad = () if judged.verdict.injected else node_lists(judged.verdict).bad
+    if bad:
         left = len(bad) - _MOST_EXCLUDED
         purpose = f"and {left} more: nodes/bad.txt" if left > 0 else "keep new work away"
         drain = _drain(judged, bad[:_MOST_EXCLUDED])
         commands += zip(drain, (purpose, "after the repair"), strict=False)
     if by != OF_EVIDENCE:
         # The other commands judge without them.
-        if bad and not judged.verdict.injected:
+        if bad:
             add("evidence for and against", "explain", folder.name, bad[0], *by.words)
         return Place(commands=tuple(commands), knows_machine=knows_machine)
-    if bad and not judged.verdict.injected:
+    if bad:
         if can_retest(judged):
             add("measure it again, with good nodes", "retest", folder.name)
             if _asks_for_rails(judged):

@@ -20,7 +20,7 @@ def do_show_nodes(
 
     With `fold`, the nodes of a state are one host list, such as node[01-16].
     """
-    verdict = judge_path(name, expect=by.expect, machine=by.machine).verdict
+    verdict = judge_path(name, by).verdict
     lists = node_lists(verdict)
     by_state: dict[str, tuple[str, ...]] = vars(lists)
     if states:
@@ -51,7 +51,7 @@ class NodeCommands:
 
 def do_show_commands(name: str, terminal: Terminal, by: GivenBounds) -> int:
     """Print commands that take the bad nodes of a run out of service. They are not executed."""
-    judged = judge_path(name, expect=by.expect, machine=by.machine)
+    judged = judge_path(name, by)
     commands = out_of_service(judged)
     if not commands:
         bad = node_lists(judged.verdict).bad

@@ -132,7 +132,7 @@ def _add_page(url: str, terminal: Terminal) -> str:
         folder = Path(scratch) / rundir.EVIDENCE
         bucket.fetch(url, folder, partial=False)
         page = Path(scratch) / rundir.REPORT
-        page.write_text(html_page(judge_path(str(folder), expect=()), terminal), encoding="utf-8")
+        page.write_text(html_page(judge_path(str(folder)), terminal), encoding="utf-8")
         error = bucket.send(page, url, attempt="", partial=True)
     if error:
         raise BadInput(
@@ -159,7 +159,7 @@ def do_report(name: str, terminal: Terminal, *, form: str, by: GivenBounds) -> i
         page = _add_page(name, terminal)
         terminal.result(Reports(files=(page,)), page)
         return Exit.PASS
-    judged = judge_path(name, expect=by.expect, machine=by.machine)
+    judged = judge_path(name, by)
     if form == "files":
         files = write_reports(judged, terminal)
         terminal.result(Reports(files=files), "\n".join(files))

@@ -103,7 +103,7 @@ def do_retest(
     `nodes` are the suspects to measure; none: all. With `dry_run`, only print the plan.
     """
     folder = rundir.find_own(name)
-    before = judge_path(str(folder), expect=())
+    before = judge_path(str(folder))
     suspects = suspects_of(before, nodes, name, part)
     old = read_run(folder)
     run = _again(old, before, suspects, part)

@@ -161,7 +161,7 @@ def settle(
         if not isinstance(error, NoEvidence):
             terminal.progress(f"no evidence was fetched: {error}")
         raise interrupted from None
-    return with_max_bad(judge_path(str(folder), expect=()), max_bad)
+    return with_max_bad(judge_path(str(folder)), max_bad)
 
 
 def send_results(judged: Judged, terminal: Terminal) -> None:

@@ -84,7 +84,7 @@ def do_ticket(
             hint="name the run, and a node or --fabric: accept ticket last NODE; "
             "your runs: accept list runs",
         )
-    judged = judge_path(name, expect=by.expect, machine=by.machine)
+    judged = judge_path(name, by)
     part = named(judged.verdict, node) if node else ""
     parts = tuple(s for s in judged.verdict.suspects if s.name == part)
     if parts:
@@ -100,7 +100,7 @@ def do_ticket(
             if bucket.is_url(name)
             else "unpack it, and name its folder",
         )
-    fresh = _fresh(judged, node, name, terminal) if collect else {}
+    fresh = _collect_now(judged, node, name, terminal) if collect else {}
     run = reported(judged)
     commands = out_of_service(judged, node) if node else ()
     made = TicketWriter(
@@ -140,8 +140,14 @@ def do_ticket(
     return Exit.PASS
 
 
-def _fresh(judged: Judged, node: str | None, name: str, terminal: Terminal) -> dict[str, bytes]:
-    """Return what the site's collectors print on the node now."""
+def _collect_now(
+    judged: Judged, node: str | None, name: str, terminal: Terminal
+) -> dict[str, bytes]:
+    """Return what each of the site's collectors prints on the node now, by its name.
+
+    The commands come from the run folder on this workstation, and never from evidence. Raises
+    NotStarted if the node cannot be reached, BadInput if there is no connection.
+    """
     folder = judged.run_folder
     if node is None or folder is None or not (folder / rundir.JOB).is_file():
         raise BadInput(
@@ -149,15 +155,6 @@ def _fresh(judged: Judged, node: str | None, name: str, terminal: Terminal) -> d
             code=Code.NODE_UNREACHABLE,
             hint=f"{command_line('accept', 'ticket', name, node or '--fabric')}, without --collect",
         )
-    return _collect_now(folder, node, terminal)
-
-
-def _collect_now(folder: Path, node: str, terminal: Terminal) -> dict[str, bytes]:
-    """Return the output of each collector on a node of a run, by its name.
-
-    `folder` is the run folder on this workstation: the commands come from there and never from
-    evidence. Raises NotStarted if the node cannot be reached, BadInput if there is no connection.
-    """
     job = backends.load_job(folder)
     run = read_run(folder)
     reach = backends.load(job.backend).reach(job, run)

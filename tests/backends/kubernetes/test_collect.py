@@ -88,7 +88,7 @@ class TestEvidenceRebuiltFromALog:
         self, logs: dict[str, Any], interruption: str
     ) -> None:
         folder, missing = self.collected(**logs)
-        verdict = judge_path(str(folder), expect=()).verdict
+        verdict = judge_path(str(folder)).verdict
         expected = sample_evidence.verdict_of(
             sample_evidence.record(), interruption=interruption, attempt="run"
         )
@@ -100,7 +100,7 @@ class TestEvidenceRebuiltFromALog:
     @pytest.mark.parametrize("log", [None, "it began\n", "-----BEGIN ACCEPT EVIDENCE----- x\ncut"])
     def test_is_an_interrupted_run_if_the_log_is_incomplete(self, log: str | None) -> None:
         folder, missing = self.collected(log)
-        verdict = judge_path(str(folder), expect=()).verdict
+        verdict = judge_path(str(folder)).verdict
         assert verdict.interruption
         assert verdict.exit == 5
         assert any("records" in line for line in missing)
@@ -166,7 +166,7 @@ class TestEvidenceThatIsOnlyALog:
         assert done.code == 0, done.err
         assert "not sent" in done.err
         assert {path: path.read_bytes() for path in bucket.rglob("*") if path.is_file()} == before
-        assert judge_path(str(folder), expect=()).verdict.interruption
+        assert judge_path(str(folder)).verdict.interruption
 
     def test_is_replaced_by_the_measurements_when_they_can_be_read(
         self, folder: Path, unreadable: pytest.MonkeyPatch
@@ -186,4 +186,4 @@ class TestEvidenceThatIsOnlyALog:
         for _ in range(2):
             assert accept("collect", "run").code == 0
             assert (folder / rundir.FROM_LOG).exists()
-        assert judge_path(str(folder), expect=()).verdict.exit == 5
+        assert judge_path(str(folder)).verdict.exit == 5

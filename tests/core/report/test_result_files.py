@@ -11,7 +11,7 @@ from tests.factories.command_line import accept
 from tests.factories.paths import TESTS
 from tests.factories.relabeled import shown
 
-from accept.commands.judged import judge_path
+from accept.commands.judged import GivenBounds, judge_path
 from accept.core import evidence
 from accept.core.causes import Cause
 from accept.core.checks import parse_log
@@ -114,10 +114,10 @@ def test_the_tables_alone_are_not_judged_under_any_name(tmp_path: Path, name: st
 
 def test_the_tables_beside_logs_are_left_out_under_any_name(tmp_path: Path) -> None:
     logs = nccl_logs.corpus(tmp_path / "logs", nodes=nccl_logs.NODES[:4])
-    before = judge_path(str(logs), expect=(), machine="h100-8")
+    before = judge_path(str(logs), GivenBounds("h100-8"))
     record = executed(tmp_path, nccl_logs.table("all_reduce", HOSTS, (0,), 100.0))
     name = f"G0-1-2-3-4-5-6-7_{nccl_logs.NODES[0]}_{nccl_logs.NODES[5]}.log"
     (logs / name).write_text(written(tmp_path, record))
-    after = judge_path(str(logs), expect=(), machine="h100-8")
+    after = judge_path(str(logs), GivenBounds("h100-8"))
     assert shown(after.verdict) == shown(before.verdict)
     assert [Path(skipped.file).name for skipped in after.skipped] == [name]
