@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.nccl_text import table_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.factories.paths import ROOT
@@ -21,7 +22,15 @@ from accept.commands.judged import GivenBounds, Judged, judge_paths
 from accept.core.errors import BadEvidence
 from accept.core.serde import dump
 from accept.core.verdict import State
-from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest, tool_files
+from accept.foreign_logs import (
+    bug_report,
+    dcgm,
+    kernel_log,
+    nvidia_smi,
+    perftest,
+    state_text,
+    tool_files,
+)
 from accept.foreign_logs.host_state import is_label, words_of
 from accept.foreign_logs.kernel_log import is_kernel_log
 
@@ -58,6 +67,41 @@ def test_a_public_sample_gets_the_expected_verdict(path: Path, expected: dict[st
     values = {m.metric: m.value for m in with_measurements(one).metrics}
     for metric, value in expected.get("metrics", {}).items():
         assert values[metric] == pytest.approx(value, rel=1e-6)
+
+
+#: Outputs of one node, with their commands.
+OUTPUTS = {
+    "nvidia-smi": "nvidia-smi/summary.txt",
+    "nvidia-smi -q": "nvidia-smi/a10.txt",
+    "nvidia-smi -q -x": "nvidia-smi/a100-mig.xml",
+    "nvidia-smi nvlink -s": "nvidia-smi/nvlink.txt",
+    "dmesg -T": "kernel-log/xid119-ctime.txt",
+}
+
+
+@pytest.mark.parametrize("query", ["nvidia-smi -q", "nvidia-smi -q -x"])
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("prompt", ["", "user@gpu1:~$ "])
+def test_each_output_in_one_file_counts(
+    tmp_path: Path, query: str, prompt: str, *, is_reversed: bool
+) -> None:
+    names = ["nvidia-smi", query, "nvidia-smi nvlink -s", "dmesg -T"]
+    parts = [
+        (f"{prompt}{name}\n" if prompt else "") + (SAMPLES / OUTPUTS[name]).read_text() + "\n"
+        for name in (reversed(names) if is_reversed else names)
+    ]
+    file = tmp_path / "node.txt"
+    # One kind of GPU. A terminal shows tabs as spaces.
+    of_h100 = re.sub(r"NVIDIA A10[\w-]*", "NVIDIA H100 80GB HBM3", "".join(parts))
+    file.write_text(of_h100.replace("\t Link", "         Link"))
+    one = judged(file)
+    mode = [("file:node.txt", "0", "gpu-mode")] if query.endswith("-x") else []
+    bad = [("file:node.txt", "0000:9b:00", "gpu-xid"), ("file:node.txt", "1", "nvlink-down")]
+    assert accused(one) == [*mode, *bad]
+    assert "add the" not in texts(one)
+    # Jobs print the state of their nodes before they start.
+    file.write_text("".join([*parts, table_text()]))
+    assert judged(file).plan.steps[0].checks == ("all-reduce",)
 
 
 #: Samples of healthy tools, and what their figures must reach.
@@ -278,7 +322,7 @@ def test_a_cut_file_is_never_complete(cut: int) -> None:
 
 READERS = [
     *(kernel_log.read, nvidia_smi.read_query, nvidia_smi.read_nvlink, bug_report.read, dcgm.read),
-    perftest.read,
+    *(perftest.read, state_text.read),
 ]
 LINES = [
     line + b"\n"

@@ -31,7 +31,9 @@ _MONTH = rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 #: A month in the language of the host, in UTF-8.
 _ANY_MONTH = rb"[A-Za-z\x80-\xff]{3,8}\.?"
 _DAY = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
+_LEVEL = rb"[a-z0-9]{1,8} *: *[a-z]{1,8} *: *"
 _ISO = rb"\d{4}-\d\d-\d\d[T ]" + _CLOCK
+_CTIME = _DAY + rb" " + _MONTH + rb" [ \d]\d \d\d:\d\d:\d\d \d{4}"
 _ZONE = rb"(?:Z|[+-]\d\d:?\d\d)"
 #: The beginnings of lines: `seconds` (or `micro`) is the time since boot, `stamp` a time of day,
 #: `delta` the time since the line before.
@@ -42,7 +44,9 @@ _FORMS = tuple(
         rb"\d{1,4},\d{1,20},(?P<micro>\d{1,18}),[^;]{0,80};",
         # dmesg, also --raw, --decode, --show-delta and with the caller; journalctl short-monotonic.
         # UCX writes the time of day, then the process: [1700000000.123456] [node1:31180:0]
-        rb"(?:<\d{1,3}>|[a-z0-9]{1,8} *: *[a-z]{1,8} *: *)?\[(?! *\d{10}) *"
+        rb"(?:<\d{1,3}>|"
+        + _LEVEL
+        + rb")?\[(?! *\d{10}) *"
         + _SECONDS
         + rb"(?: *<[ \d.]{1,20}>)?\](?! *\[[\w.-]{1,255}:\d)(?:\[ *[TC]\d{1,8}\])?(?:"
         + _TAG
@@ -55,13 +59,15 @@ _FORMS = tuple(
         _DAY + rb" (?P<stamp>" + _ISO + rb") [A-Z+\d-]{2,6}" + _TAG + _UPTIME,
         # journalctl -o short-unix
         rb"(?P<stamp>\d{10}\.\d{6})" + _TAG + _UPTIME,
+        # dmesg --decode with --time-format iso or --ctime
+        _LEVEL + rb"\[?(?P<stamp>" + _CTIME + rb"|" + _ISO + _ZONE + rb")\]? ",
         # talosctl dmesg
         rb"(?P<host>[A-Za-z0-9][\w.:-]{0,254}): [a-z0-9]{1,8}: {1,8}[a-z]{1,8}: \[(?P<stamp>"
         + _ISO
         + _ZONE
         + rb")\]: ",
         # dmesg --ctime, --time-format iso, --reltime
-        rb"\[(?P<stamp>" + _DAY + rb" " + _MONTH + rb" [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?",
+        rb"\[(?P<stamp>" + _CTIME + rb")\] ?",
         rb"(?P<stamp>" + _ISO + _ZONE + rb") ",
         rb"\[(?P<stamp>" + _MONTH + rb" ?\d{1,2} \d\d:\d\d)\] ?",
         rb"\[ *\+(?P<delta>\d{1,10}\.\d{1,9})\] ?",
@@ -76,7 +82,7 @@ _STAMP = re.compile(
     r"(?: (\d{4}))?"
 )
 #: The number of the first forms that only kernel logs have. Logs of other programs have the others.
-_ONLY_KERNEL = 7
+_ONLY_KERNEL = 8
 #: The kernel writes at least five characters before the point. Other programs may not.
 _SHORT = re.compile(rb"\[\d{1,4}\.")
 #: Words of the kernel and of drivers that every host with GPUs has.
@@ -84,8 +90,6 @@ _KERNEL_WORDS = re.compile(
     rb"NVRM: |nvidia[-_]\w|Linux version |Command line: |ACPI: |pci(?:eport)? 0000:|mlx5_core |"
     rb"audit: type=|IPv6: ADDRCONF|EXT4-fs |systemd\[1\]: |Memory cgroup |usb \d|INFO: task "
 )
-#: Words of the logs of other programs, which may quote the kernel.
-_OTHER_LOG = re.compile(rb"NCCL INFO|NCCL WARN|# +nThread|#wrong|nvidia-bug-report")
 #: Lines that a reader of messages may need; those of a message that has several.
 _NEEDED = re.compile(rb"NVRM|SXid|nvidia|Hardware Error|Linux version |Killed process ")
 #: An Xid whose address was removed from the log.
@@ -120,8 +124,6 @@ def _read_messages() -> Callable[[bytes], dict[str, Any]]:
 
 def is_kernel_log(start: bytes) -> bool:
     """Return True if a file that begins with these bytes is a kernel log."""
-    if _OTHER_LOG.search(start):
-        return False
     lines = [line for line in start.split(b"\n")[:_START_LINES] if line.strip()]
     whole = [line for line in lines if not line.startswith((b" ", b"\t", b"-- "))]
     numbers = [number for line in whole if (number := _form(line)) is not None]
@@ -132,6 +134,12 @@ def is_kernel_log(start: bytes) -> bool:
     known = sum(bool(_KERNEL_WORDS.search(line)) for line in whole)
     # Of a system log, any line may be the kernel's.
     return known > 0 and (len(numbers) >= _SHARE * len(whole) or min(numbers) < _ONLY_KERNEL)
+
+
+def is_message(line: bytes) -> bool:
+    """Return True if this line alone shows that the kernel wrote it."""
+    number = _form(line)
+    return number is not None and (number < _ONLY_KERNEL or bool(_KERNEL_WORDS.search(line)))
 
 
 def _form(line: bytes) -> int | None:

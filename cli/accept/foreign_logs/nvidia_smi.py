@@ -27,9 +27,10 @@ from accept.foreign_logs.kernel_log import wall_time
 _TEXT = re.compile(rb"^=+NVSMI LOG=+\s*$", re.MULTILINE)
 _XML = re.compile(rb"<nvidia_smi_log>")
 _NVLINK = re.compile(
-    rb"^GPU \d{1,3}: .{1,80} \(UUID: GPU-[^)\n]{1,80}\)[ \t\r]{0,8}\n[ \t]{1,8}Link \d",
+    rb"^GPU \d{1,3}: .{1,80} \(UUID: GPU-[^)\n]{1,80}\)[ \t\r]{0,8}\n[ \t]{1,16}Link \d",
     re.MULTILINE,
 )
+_NVLINK_GPU = re.compile(rb"GPU \d{1,3}: .{1,80} \(UUID: GPU-[^)]{1,80}\)\s*$")
 #: Sections of `-q` that people cut out, with a value.
 _EXCERPT = re.compile(
     rb"^[ \t]{2,12}(?:Remapped Rows|ECC Errors|Retired Pages|GPU Reset Status|Fabric|"
@@ -154,6 +155,21 @@ def is_query(start: bytes) -> bool:
     return len(others) <= _MAX_OTHER_LINES
 
 
+def begins_query(line: bytes) -> bool:
+    """Return True if an output of nvidia-smi about GPUs begins with this line."""
+    return bool(_TEXT.match(line) or _SUMMARY.match(line) or _FAILED.match(line))
+
+
+def is_xml(line: bytes) -> bool:
+    """Return True if a line belongs to the beginning of the XML form."""
+    return b"<!DOCTYPE nvidia_smi_log" in line or bool(_XML.search(line))
+
+
+def begins_nvlink(line: bytes) -> bool:
+    """Return True if the NVLinks of a GPU may follow."""
+    return bool(_NVLINK_GPU.match(line))
+
+
 def is_nvlink(start: bytes) -> bool:
     """Return True if a file begins like the output of `nvidia-smi nvlink -s`."""
     return bool(_NVLINK.search(start))
@@ -166,7 +182,8 @@ def read_query(file: str, blocks: Iterable[bytes]) -> list[Report]:
     before: list[bytes] = []
     for line in lines:
         # The document type comes before the document, and may declare entities.
-        head = (head + line + b"\n")[-_MAX_HEAD:] if head or b"<?xml" in line else head
+        opens = b"<?xml" in line or b"<!DOCTYPE" in line
+        head = (head + line + b"\n")[-_MAX_HEAD:] if head or opens else head
         if _XML.search(line):
             return [_report(file, _of_xml(head or line + b"\n", lines))]
         if _TEXT.search(line):
@@ -323,8 +340,8 @@ def _of_xml(start: bytes, lines: Iterable[bytes]) -> _Document:
     parser.CharacterDataHandler = text
     try:
         # Bytes before the document, such as the command that printed it.
-        opening = start.find(b"<?xml")
-        parser.Parse(start[max(opening, 0) :], False)
+        opening = re.search(rb"<\?xml|<!DOCTYPE|<nvidia_smi_log>", start)
+        parser.Parse(start[opening.start() if opening else 0 :], False)
         for line in lines:
             parser.Parse(line + b"\n", False)
             if not names:
@@ -549,6 +566,9 @@ def read_nvlink(file: str, blocks: Iterable[bytes]) -> list[Report]:
                 links[index].append(found[1] != "<inactive>")
         elif line.strip() and not line.startswith((" ", "\t")):
             index = -1
+    if not any(links.values()):
+        # `nvidia-smi -L` prints the same names.
+        return []
     # A GPU lists all of its links, also those that are down.
     most = {gpu.name: _links_of(gpu.name) for gpu in gpus.values()}
     for i, active in links.items():

@@ -18,7 +18,7 @@ from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.records import Fact, Problem
 from accept.core.text import count, plain
-from accept.foreign_logs import bug_report, dcgm, kernel_log, nvidia_smi, perftest, tool_files
+from accept.foreign_logs import bug_report, dcgm, perftest, state_text, tool_files
 from accept.foreign_logs import json as nccl_tests_json
 from accept.foreign_logs.answer import Answer, answer_of
 from accept.foreign_logs.host_state import Report
@@ -64,9 +64,7 @@ _OF_HOSTS: tuple[
     (dcgm.is_diag, dcgm.read),
     (perftest.is_perftest, perftest.read),
     (tool_files.is_tool, tool_files.read),
-    (nvidia_smi.is_query, nvidia_smi.read_query),
-    (nvidia_smi.is_nvlink, nvidia_smi.read_nvlink),
-    (kernel_log.is_kernel_log, kernel_log.read),
+    (state_text.is_state, state_text.read),
 )
 #: A file is text if this many bytes at its start contain no NUL.
 _START = 1 << 16
