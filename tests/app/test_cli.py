@@ -180,6 +180,7 @@ class TestOutput:
         assert done.returncode == 3
         assert ("\x1b[" in done.stdout) == (not no_color)
 
+    @pytest.mark.rare
     def test_a_pipe_gets_no_colors(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence", status=1)
         assert "\x1b" not in program("judge", "one").out
@@ -192,6 +193,7 @@ class TestOutput:
         done = program("judge", "one", PYTHONIOENCODING="ascii")
         assert (done.code, done.out[:10]) == (0, "? ACCEPTED")
 
+    @pytest.mark.rare
     def test_a_reader_that_ends_early_causes_no_traceback(self) -> None:
         command = f"{shlex.quote(sys.executable)} -m accept show schema plan; echo $? >&2"
         done = subprocess.run(
@@ -688,6 +690,7 @@ main()
 """
 
 
+@pytest.mark.rare
 def test_no_command_about_a_run_asks_a_server(runs: Path) -> None:
     """SECURITY.md: "`accept` sends nothing to its authors, and asks no server for updates"."""
     unpack_demo()

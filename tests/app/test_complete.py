@@ -64,6 +64,7 @@ def write_run(folder: Path, *hosts: str) -> None:
     (folder / rundir.JOB).write_text(json.dumps({"hosts": hosts}))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_and_options_are_completed(name: str) -> None:
     assert complete("co", name=name) == ["collect"]
@@ -124,6 +125,7 @@ class TestHosts:
         assert complete("explain", "one", "") == [*hosts]
         assert complete("ticket", "last", "") == [*hosts]
 
+    @pytest.mark.rare
     def test_of_earlier_runs_and_of_the_site_file_are_completed(
         self, runs: Path, home: Path
     ) -> None:
@@ -139,6 +141,7 @@ class TestHosts:
         assert complete("run", "--hosts", "") == ["node1"]
 
 
+@pytest.mark.rare
 def test_an_error_prints_nothing(runs: Path, home: Path) -> None:
     (home / "site.yaml").write_text("[")
     assert complete("run", "--hosts", "") == []

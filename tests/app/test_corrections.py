@@ -165,6 +165,7 @@ def test_a_node_count_alone_is_for_slurm_where_its_programs_are(
     assert suggested(accept(*typed).err) == [init, "run --nodes 64 --dry-run --backend slurm"]
 
 
+@pytest.mark.rare
 def test_a_threshold_without_quotes_is_recognized_in_a_shell() -> None:
     """The shell makes a file of the part after `>`."""
     command = f"{shlex.quote(sys.executable)} -m accept judge --expect all-reduce>=380"

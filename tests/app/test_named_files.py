@@ -44,6 +44,7 @@ def write_references(site: Path, base: Path, named: object) -> None:
     base.write_text(f"name: own\nbase: [{named}]\n")
 
 
+@pytest.mark.rare
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["/dev/stdin", "/dev/fd/0"])
 @pytest.mark.parametrize("command", COMMANDS[-2:])

@@ -191,6 +191,7 @@ def test_ctrl_c_cancels_the_run(here: Place) -> None:
     assert verdict_of(here)["interruption"] == "the run was cancelled"
 
 
+@pytest.mark.rare
 def test_a_second_ctrl_c_ends_the_command_and_shows_how_to_end_the_run(here: Place) -> None:
     here.mark("stubborn")
     process = followed(here)
@@ -352,6 +353,7 @@ def test_a_back_end_that_does_not_answer_for_a_minute_does_not_end_the_command(
     assert (done.code, done.err.count("[2/2] 20-connectivity")) == (0, 1), done.err
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("here", BACK_ENDS[1:], indirect=True)
 def test_a_back_end_that_does_not_answer_for_minutes_does_not_end_the_run(
     here: Place, monkeypatch: pytest.MonkeyPatch

@@ -55,6 +55,7 @@ def processes(folder: Path) -> list[str]:
 
 
 class TestPass:
+    @pytest.mark.rare
     def test_is_not_verifiable_if_ssh_keygen_is_too_old_to_sign(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -111,6 +112,7 @@ class TestDryRun:
 
 
 class TestDrills:
+    @pytest.mark.rare
     def test_a_hung_rank_is_named_and_nothing_stays(self, suite: Path, runs: Path) -> None:
         suite.write_text(SMALL.replace("all-reduce,", "all-reduce, timeout: 45s,"))
         done = run(suite, "--attempt", "one", "--inject", f"hang@{HOST}:1", "--json")
@@ -119,6 +121,7 @@ class TestDrills:
         assert "rank-hung" in {one["cause"] for one in verdict["suspects"]}
         assert processes(runs / "one") == []
 
+    @pytest.mark.rare
     def test_a_drill_is_never_an_acceptance(self, suite: Path) -> None:
         """A fault that does no harm (here: on a rank that does not exist) still marks the run."""
         done = run(suite, "--inject", f"wrong@{HOST}:77", "--json")
@@ -137,6 +140,7 @@ class TestEnd:
             assert not (runs / attempt / "node" / "status").exists(), console.read_text()
             time.sleep(0.05)
 
+    @pytest.mark.rare
     def test_cancel_does_not_end_another_run_of_the_same_name(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -94,6 +94,7 @@ def conforms(*objects: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["argo-application.yaml", "flux-helmrelease.yaml"])
 def test_examples_for_argo_and_flux_match_the_crds(name: str) -> None:
     for one in gitops(name):

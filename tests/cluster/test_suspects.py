@@ -50,7 +50,6 @@ def test_a_slow_link_is_named_by_the_pairs_and_bad_until_it_is_repaired(
     assert (gone.exit, "E-SSH-HOSTS-UNUSABLE" in gone.err) == (4, True), gone.err
 
 
-@pytest.mark.smoke
 @pytest.mark.fault(Fault.HOST_LOST, BackEnd.SSH)
 def test_a_host_that_dies_in_the_middle_of_a_step_is_named(
     make_lab: Make, fault_record: FaultRecord

@@ -35,6 +35,7 @@ def test_names_the_bad_node_and_no_other(runs: Path) -> None:
     assert (runs / "demo" / "nodes" / "bad.txt").read_text() == f"{demo_evidence.BAD}\n"
 
 
+@pytest.mark.rare
 def test_can_be_repeated_and_used_like_a_run(runs: Path) -> None:
     assert accept("demo").code == accept("demo").code == Exit.PASS
     assert accept("judge", "last").code == Exit.REJECTED

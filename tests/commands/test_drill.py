@@ -157,6 +157,7 @@ class TestInjection:
 @pytest.mark.real
 @pytest.mark.usefixtures("run_extra")
 class TestHere:
+    @pytest.mark.rare
     def test_faults_on_one_host_are_caught_and_leave_nothing_behind(
         self, runs: Path, tmp_path: Path
     ) -> None:
@@ -182,6 +183,7 @@ class TestHere:
         clean = json.loads((runs / "d/d-clean/evidence/verdict.json").read_text())
         assert (clean["accepted"], clean["injected"]) == (True, [])
 
+    @pytest.mark.rare
     def test_ctrl_c_ends_it_and_reports_the_results_so_far(
         self, runs: Path, tmp_path: Path
     ) -> None:

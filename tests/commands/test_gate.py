@@ -86,6 +86,7 @@ def test_a_missed_bound_is_a_reason_with_its_figures(tmp_path: Path) -> None:
     assert reason["message"] in accept("judge", answer["attempt"], "--json").out
 
 
+@pytest.mark.rare
 @pytest.mark.real
 @pytest.mark.parametrize(("choice", "code"), [("fail", 3), ("pass", 0)])
 def test_the_site_decides_about_checks_that_do_not_finish(
@@ -118,6 +119,7 @@ def test_a_verdict_that_cannot_be_written_counts(
     assert (done.code, done.out[:9], done.err) == (0, "GATE pass", "")
 
 
+@pytest.mark.rare
 @pytest.mark.real
 def test_the_init_container_of_the_example_starts_the_job_of_a_good_host() -> None:
     pod = yaml.safe_load((ROOT / "docs/gate/pod.yaml").read_text())

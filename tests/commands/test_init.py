@@ -53,6 +53,7 @@ def site_at(path: Path) -> Site:
 
 @pytest.mark.usefixtures("ssh")
 class TestOverSsh:
+    @pytest.mark.rare
     def test_a_run_finds_the_file_and_its_hosts(self, working: Path) -> None:
         done = accept("init", "--hosts", "node[01-16]")
         assert (done.code, done.out) == (0, "site.yaml\n"), done.err

@@ -46,6 +46,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandinSsh:
     return standin_ssh(tmp_path / "ssh", monkeypatch)
 
 
+@pytest.mark.rare
 def test_the_outputs_are_in_the_archive_and_bounded(run: Path, ssh: StandinSsh) -> None:
     ssh.greet("welcome\n")
     done = accept("ticket", "demo", "gpu17", "--collect")
@@ -81,6 +82,7 @@ def test_commands_come_from_this_workstation_and_never_from_evidence(
     assert ssh.calls == []
 
 
+@pytest.mark.rare
 def test_on_slurm_it_is_a_job_with_the_account_of_the_run_and_a_drained_node_names_what_to_do(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

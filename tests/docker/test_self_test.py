@@ -38,6 +38,7 @@ def test_passes_if_nothing_is_missing() -> None:
     assert self_tested("cpu") == (0, "passed")
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("suffix", ["", "_mpi"])
 def test_finds_nccl_tests_by_both_names(tmp_path: Path, suffix: str) -> None:
     # Any program with libraries stands in for them.

@@ -388,6 +388,7 @@ def endless(megabytes: int) -> Iterator[bytes]:
         yield one
 
 
+@pytest.mark.rare
 def test_memory_does_not_grow_with_the_length() -> None:
     peaks = []
     for megabytes in (2, 12):

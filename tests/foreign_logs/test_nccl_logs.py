@@ -726,6 +726,7 @@ class TestRefused:
         assert judged(folder)["hosts"] == list(NODES[:3])
 
 
+@pytest.mark.rare
 def test_a_large_log_is_read_in_bounded_memory(tmp_path: Path) -> None:
     """The log has 48 MB of NCCL's lines around a table; the address space is limited to 250 MB."""
     text = table("all_reduce", ["a"], range(8), 480.0)

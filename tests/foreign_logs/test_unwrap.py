@@ -142,6 +142,7 @@ def test_no_content_raises(content: bytes) -> None:
     read(b'{"log": "a\\n"}\n' + content, 64)
 
 
+@pytest.mark.rare
 def test_a_record_that_never_ends_is_read_in_bounded_memory() -> None:
     start = b'{"log": "a\\n"}\n{"log": "'
     blocks = (start if i == 0 else b"x" * (1 << 20) for i in range(12))

@@ -9,6 +9,7 @@ from tests.fuzz.kinds import KINDS, attempt, input_of
 _INPUTS = 150
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_input_is_read_or_refused(kind: str) -> None:
     outcomes = {attempt(kind, 1, number)[1] for number in range(_INPUTS)}

@@ -152,6 +152,7 @@ class TestKill:
         assert [process.wait(PATIENCE) for process in ours] == [-15, -15]
         assert other.poll() is None
 
+    @pytest.mark.rare
     def test_ends_a_process_that_ignores_the_first_signal(
         self, started: list[subprocess.Popen[bytes]]
     ) -> None:

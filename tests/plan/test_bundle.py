@@ -72,6 +72,7 @@ class TestSameBytes:
         assert first.archive() == second.archive()
         assert helm_values(run, first) == helm_values(run, second)
 
+    @pytest.mark.rare
     def test_in_two_folders_by_two_processes(self, tmp_path: Path) -> None:
         found = []
         for number, zone in enumerate(("UTC", "Asia/Tokyo")):
@@ -353,6 +354,7 @@ class TestChartFolder:
         sources = {name: content for name, (_, content) in tree(resources.chart()).items()}
         assert found == {**sources, **node_code.chart_files(code())}
 
+    @pytest.mark.rare
     def test_has_the_statements_of_the_code_on_their_lines(self) -> None:
         for name, source in code().items():
             if name.endswith(".py"):
@@ -365,11 +367,13 @@ class TestChartFolder:
         expected = b'# License\n\nx = """\n# x"""\ndef f():\n    ""\n\n    return 1\n'
         assert node_code.without_comments(source) == expected
 
+    @pytest.mark.rare
     def test_is_built_once_by_commands_that_start_at_the_same_time(self, build: Path) -> None:
         with ThreadPoolExecutor(4) as pool:
             folders = set(pool.map(lambda _: chart_folder(), range(4)))
         assert list(build.iterdir()) == list(folders)
 
+    @pytest.mark.rare
     def test_is_another_one_after_a_change_of_the_code(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -195,6 +195,7 @@ def test_another_plan_is_refused(order: Order, name: str) -> None:
     assert_refused(order, Code.EVIDENCE_PLAN_CHANGED)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OTHER_RUNS)
 def test_other_hosts_times_and_steps_are_refused(order: Order, name: str) -> None:
     order.forge(OTHER_RUNS[name])

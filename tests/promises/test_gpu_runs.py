@@ -75,6 +75,7 @@ def health(verdict: Any) -> str:
     return str(next(one["state"] for one in verdict["checks"] if one["check"] == "health"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("start", "later", "named", "state"),
     [
@@ -96,6 +97,7 @@ def test_a_gpu_with_a_fault_is_named(
     assert state in (None, health(verdict))
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("handle", [True, False])
 @pytest.mark.parametrize("given", [(2, 3, 4), (3,)])
 def test_a_lost_gpu_that_the_job_lists_by_uuid_is_named(
@@ -112,6 +114,7 @@ def test_a_job_whose_lost_gpu_is_one_of_several_is_not_accepted(tmp_path: Path) 
     assert {cause for _, cause in accused(verdict)} == {"gpu-missing"}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("listed", "gpus"),
     [
@@ -161,6 +164,7 @@ def run_with_driver(folder: Path, chip: str, **options: Any) -> Any:
     return run(folder, chip=chip, gpus=FAMILIES[chip], before=before, **options)
 
 
+@pytest.mark.sampled
 @root
 @pytest.mark.parametrize("chip", FAMILIES)
 def test_an_xid_during_the_run_names_its_gpu_alone(tmp_path: Path, chip: str) -> None:
@@ -178,6 +182,7 @@ def failing(code: int) -> tuple[str, ...]:
 SMI = failing(12)
 
 
+@pytest.mark.sampled
 @root
 @pytest.mark.parametrize(
     ("chip", "start", "recording", "named"),
@@ -235,6 +240,7 @@ def test_a_loop_through_each_healthy_nic_accuses_nobody(tmp_path: Path) -> None:
     assert loop_check(verdict)["measured"] == "ib-write-gpu 48.66 to 48.75 GB/s (8 NICs)"
 
 
+@pytest.mark.rare
 @root
 def test_a_nic_that_is_slow_by_itself_and_one_without_gpu_memory_are_named(tmp_path: Path) -> None:
     slow: perftest.Loops = {"gpu": 99.0, "host": 99.0}

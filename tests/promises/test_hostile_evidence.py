@@ -88,6 +88,7 @@ def judge_with_each_number(name: str, target: Path, progress: Path) -> None:
     progress.write_text("done")
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("name", REPLACED)
 def test_no_number_makes_a_judgement_endless(name: str, tmp_path: Path) -> None:
     progress = tmp_path / "progress"

@@ -136,6 +136,7 @@ class _File:
     domains: tuple[Domain, ...]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "domain", read_file(_File, TESTS / "data" / "imex.yaml").domains, ids=lambda one: one.name
 )

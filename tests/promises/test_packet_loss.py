@@ -333,6 +333,7 @@ def test_losses_between_other_hosts_do_not_pass_without_the_named_one(port: Loss
         assert judged(world).state in (State.FAIL, State.INCONCLUSIVE), seed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("hosts", [3, 6, 8, 16, 64])
 @pytest.mark.parametrize("bad", [1, 2, 3])
 def test_only_bad_ports_are_named_and_losses_never_pass(bad: int, hosts: int) -> None:
@@ -363,6 +364,7 @@ def test_only_bad_ports_are_named_and_losses_never_pass(bad: int, hosts: int) ->
             assert all(text in finding.message for text in (" of its packets (", "0.001"))
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("loss", "ports"), [(SENT, {BAD}), (lossy(received=0.01), {BAD}), (lossy(), set())]
 )

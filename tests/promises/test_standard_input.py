@@ -106,6 +106,7 @@ class TestWithoutAPath:
 
 @pytest.mark.usefixtures("newest")
 class TestAHyphen:
+    @pytest.mark.rare
     @pytest.mark.parametrize("suffix", ["tar", "tgz", "zip"])
     def test_judges_a_piped_archive(self, suffix: str, newest: Path, tmp_path: Path) -> None:
         kind = {"tar": "tar", "tgz": "gztar", "zip": "zip"}[suffix]
@@ -188,6 +189,7 @@ def test_each_command_has_a_call() -> None:
     assert set(ONCE) == set(COMMANDS)
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize("command", sorted({*ONCE} - {"baseline", "help", "init", "render"}))
 def test_a_file_gets_what_standard_output_would_get(
@@ -219,6 +221,7 @@ def test_rendered_values_are_written_to_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "values.yaml").read_text() == accept(*words, "-o", "-").out
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_reader_that_ends_early_changes_no_exit_code(

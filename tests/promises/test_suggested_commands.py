@@ -213,6 +213,7 @@ def test_suggestions_about_evidence_and_logs_of_others_work(run: PooledRun, shel
     shell.follow(*questions(shell, shlex.quote(place)))
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("run", [run for run in runs() if run.name in ("demo", "public-logs")])
 def test_suggestions_about_an_archive_work(run: PooledRun, shell: Shell) -> None:
     shutil.make_archive(str(shell.folder / "sent"), "gztar", run.folder.parent, run.folder.name)
@@ -255,6 +256,7 @@ def test_examples_in_the_help_work(shell: Shell) -> None:
                 assert done.error == "", (example, done.err)
 
 
+@pytest.mark.rare
 def test_the_suggestions_of_the_demo_work_without_the_program_on_path(tmp_path: Path) -> None:
     """As after `make demo`: the program is in `.venv/bin`, and PATH has no such folder."""
     program = installed("accept")

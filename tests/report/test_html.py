@@ -64,6 +64,7 @@ def test_a_page_loads_nothing_and_has_one_script_of_its_own(name: str) -> None:
     assert [link for link in links if link.removeprefix("#") not in ids] == []
 
 
+@pytest.mark.rare
 def test_a_page_of_many_nodes_stays_small() -> None:
     assert 40_000 < len(page("node").encode()) < 400_000
     assert 40_000 < len(page("1024").encode()) < 400_000
@@ -112,6 +113,7 @@ def test_the_colors_of_executions_are_those_of_the_judge(name: str) -> None:
                 assert (tone_of(other, population) in bad) is other.bad
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_each_bad_result_is_listed_with_its_values_before_the_pictures(name: str) -> None:
     run = reported(name)
@@ -155,6 +157,7 @@ def test_every_picture_has_a_text_and_every_node_its_values() -> None:
     assert all(f"<title>{row.host}: {row.text}</title>" in page("node") for row in plot.rows)
 
 
+@pytest.mark.rare
 def test_pairs_are_a_matrix_up_to_128_nodes() -> None:
     matrix = pair_matrix(reported("node"))
     assert matrix is not None

@@ -120,6 +120,7 @@ def test_the_programs_of_a_ticket_need_no_others(run: Run, tmp_path: Path) -> No
     subprocess.run(command, cwd=tmp_path / "programs", check=True)
 
 
+@pytest.mark.rare
 def test_no_file_of_a_redacted_ticket_has_a_name_or_address(run: Run, tmp_path: Path) -> None:
     one = made(run, tmp_path, redact=True)
     with zipfile.ZipFile(io.BytesIO(one.archive())) as archive:
@@ -301,6 +302,7 @@ def test_there_is_no_ticket_about_what_is_not_accused(
     assert refused.value.code is code
 
 
+@pytest.mark.rare
 def test_a_ticket_about_a_part_takes_the_name_that_the_screen_prints_in_either_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def run_sample(
     )
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("options", [(), APART])
 def test_a_sample_is_the_same_cases_each_time(tmp_path: Path, options: tuple[str, ...]) -> None:
     more = (
@@ -77,6 +78,7 @@ def test_a_sample_is_the_same_cases_each_time(tmp_path: Path, options: tuple[str
     assert "17 left out: outside the sample" in outputs[0]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("options", [(), APART])
 def test_a_test_that_did_not_run_is_listed_with_the_reason(
     tmp_path: Path, options: tuple[str, ...]
@@ -105,6 +107,7 @@ def test_a_test_of_reliability_runs_only_with_its_option(tmp_path: Path) -> None
     assert "3 passed, 2 skipped" in run_sample(tmp_path, "--reliability", more=more).stdout
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("options", [(), PARALLEL])
 def test_a_file_that_skips_itself_is_listed(tmp_path: Path, options: tuple[str, ...]) -> None:
     more = 'pytest.skip("no such package", allow_module_level=True)\n'

@@ -20,6 +20,7 @@ SEEN = Observation(
 )
 
 
+@pytest.mark.rare
 def test_every_fault_of_a_back_end_has_one_test_at_most() -> None:
     repeated = [cell for cell, count in Counter(marked_tests()).items() if count > 1]
     assert repeated == []

@@ -76,6 +76,7 @@ def test_a_release_is_complete_and_has_checksums(dist: Path) -> None:
     assert sums == {name: sha256((dist / name).read_bytes()).hexdigest() for name in files}
 
 
+@pytest.mark.rare
 def test_a_release_has_the_same_bytes_if_it_is_built_again(dist: Path) -> None:
     copy = dist.parent
     first = (dist / "SHA256SUMS").read_text()

@@ -232,6 +232,7 @@ class TestAFirstHostThatDoesNotAnswer:
 
 @pytest.mark.usefixtures("sshd")
 class TestAFirstHostThatRestarted:
+    @pytest.mark.rare
     def test_is_lost_if_it_was_started_after_the_submission(self, run: HostRun) -> None:
         # This machine was started after that.
         run.job = replace(run.on("h1", "h2"), submitted="2000-01-01T00:00:00+00:00")
@@ -239,6 +240,7 @@ class TestAFirstHostThatRestarted:
             run.watch()
         assert (error.value.lost, error.value.others) == (("h1",), ("h2",))
 
+    @pytest.mark.rare
     def test_has_only_lost_its_processes_if_it_was_started_before(self, run: HostRun) -> None:
         run.job = replace(run.on("h1", "h2"), submitted=datetime.now(UTC).isoformat())
         fails(Interrupted, Code.RUN_COORDINATOR_DIED, run.watch)

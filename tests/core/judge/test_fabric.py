@@ -40,6 +40,7 @@ def test_two_healthy_nodes_of_every_machine_pass(machine: str) -> None:
     assert (verdict.state, verdict.suspects) == (State.PASS, ())
 
 
+@pytest.mark.rare
 def test_slow_nics_are_named_if_others_are_faster() -> None:
     """Other fabrics with slow NICs are in `tests/golden`, without what a run measures again."""
     verdict = run(Fabric(slow=_RAILS))

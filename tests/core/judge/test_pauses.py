@@ -252,6 +252,7 @@ collective.main()
 """
 
 
+@pytest.mark.rare
 @pytest.mark.real
 @pytest.mark.skipif(bool(missing_parts()), reason="the extra `run` is not installed")
 @pytest.mark.parametrize("seconds", [0.2, 0.0])

@@ -76,6 +76,7 @@ def test_faults_are_named_and_no_innocent_node_is_accused(world: World) -> None:
         assert_waves(run)
 
 
+@pytest.mark.rare
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", [9, 12, 14, 20])
 def test_the_edge_of_a_leaf_is_found_beside_a_bad_node(seed: int) -> None:
@@ -85,6 +86,7 @@ def test_the_edge_of_a_leaf_is_found_beside_a_bad_node(seed: int) -> None:
     assert (result.right, result.other) == (result.faults, False)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("seed", [41, 231])
 def test_hosts_with_the_same_bad_gpu_meet_if_a_leaf_may_be_the_reason(seed: int) -> None:
     """Another GPU of one of them took part whenever that one did."""
@@ -93,6 +95,7 @@ def test_hosts_with_the_same_bad_gpu_meet_if_a_leaf_may_be_the_reason(seed: int)
     assert (result.right, result.named) == (1, 1)
 
 
+@pytest.mark.rare
 def test_hosts_that_a_leaf_explains_as_well_are_not_strong_suspects() -> None:
     """No wave happened to use the bad GPU of both hosts."""
     cluster = BY_NAME["leaf-two"].cluster(64, _ROUNDS, 20261123 + 264, schedule=264)
@@ -124,6 +127,7 @@ def test_the_fabric_is_named_if_bad_pairs_follow_no_host() -> None:
         assert [one.kind for one in run.verdict.suspects] == [SuspectKind.FABRIC], name
 
 
+@pytest.mark.rare
 def test_few_rounds_of_a_large_cluster_name_two_groups() -> None:
     cluster = BY_NAME["w7"].cluster(1024, 5, 1)
     (one,) = run_of(cluster, 5).verdict.suspects
@@ -308,6 +312,7 @@ def test_hosts_that_occur_once_or_in_the_same_logs_twice_are_not_accused() -> No
         assert accused(run, (*run.records, *run.records[1:])) == set()
 
 
+@pytest.mark.rare
 def test_hundreds_of_collectives_are_judged() -> None:
     run = planned("four-node", 8, 1)
     steps = [replace(of, id=f"{n:03d}-{of.id}") for n in range(100) for of in run.plan.steps]

@@ -746,6 +746,7 @@ BLOCKS = {
 }
 
 
+@pytest.mark.rare
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", BLOCKS)
 def test_memory_does_not_grow_with_the_length_of_a_log(name: str) -> None:

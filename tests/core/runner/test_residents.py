@@ -114,6 +114,7 @@ def test_ranks_that_hang_die_or_lie_cost_their_own_execution_only(do: Callable[.
     do(story)
 
 
+@pytest.mark.rare
 @pytest.mark.real
 def test_a_program_that_ends_is_started_once_more(do: Callable[..., None]) -> None:
     async def story(lab: _Lab) -> None:

@@ -52,6 +52,7 @@ def test_the_words_of_a_driver_that_does_not_answer_are_shown(tmp_path: Path) ->
     )
 
 
+@pytest.mark.rare
 def test_a_run_names_the_gpus_that_get_errors_or_too_hot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ real = pytest.mark.real
 SMALL = ("--seconds", "0.3", "--size", "256", "--room", "64K")
 
 
+@pytest.mark.rare
 @real
 def test_every_rank_and_the_host_are_measured(start: Start) -> None:
     ran = start("burn.py", 2, *SMALL)

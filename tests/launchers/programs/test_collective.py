@@ -45,6 +45,7 @@ def test_a_healthy_run_prints_five_whole_tables_and_nothing_wrong(start: Start, 
     assert len({words[0] for words in ran.progress.values()}) == 1, "all went through the same"
 
 
+@pytest.mark.rare
 @real
 def test_sizes_are_rounded_down_to_whole_ranks_and_too_small_ones_are_named(start: Start) -> None:
     args = ("--collectives", "all-gather", "--min", "32", "--max", "512", "--factor", "4")
@@ -125,6 +126,7 @@ def test_the_requested_iterations_run_if_they_fit_and_a_minimum_always(
 # -- injected faults ---------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @real
 @pytest.mark.parametrize(("ranks", "fault"), [(2, "nan@h1:0"), (3, "wrong@h2:0")])
 def test_a_rank_that_contributes_wrong_data_is_named_by_every_collective(
@@ -141,6 +143,7 @@ def test_a_rank_that_contributes_wrong_data_is_named_by_every_collective(
     assert ran.fact("injected") == fault
 
 
+@pytest.mark.rare
 @real
 def test_a_slow_rank_slows_every_operation(start: Start) -> None:
     ran = start("collective.py", 2, *SMALL, "--collectives", "sendrecv", inject="slow@h0:0")
@@ -197,6 +200,7 @@ def sabotaged(start: Start, folder: Path, damage: str) -> Ran:
     return start(program, 4, "--min", "4K", "--max", "4K", "--iters", "1")
 
 
+@pytest.mark.sampled
 @real
 @pytest.mark.parametrize("damage", [SENDER, RECEIVER], ids=["sender", "receiver"])
 def test_corruption_in_transit_is_traced_to_its_rank(

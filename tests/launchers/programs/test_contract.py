@@ -46,6 +46,7 @@ def test_impossible_options_are_refused(
     assert words[0] in refusal(PROGRAMS[program].options_of, words, capsys)
 
 
+@pytest.mark.sampled
 @pytest.mark.real
 @pytest.mark.parametrize("program", [COLLECTIVE, ("train.py",)], ids=["collective", "train"])
 def test_ranks_wait_for_a_rank_that_hangs_and_accuse_nobody(
@@ -64,6 +65,7 @@ def test_ranks_wait_for_a_rank_that_hangs_and_accuse_nobody(
     assert "Traceback" not in ran.text
 
 
+@pytest.mark.sampled
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("program", "ranks"),

@@ -188,6 +188,7 @@ def test_the_memory_that_cgroups_leave(
 # -- launched ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @real
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_every_rank_measures_and_is_right(start: Start, ranks: int) -> None:
@@ -218,6 +219,7 @@ def test_a_flipped_bit_is_found_in_product_and_memory_and_named(start: Start) ->
     assert "bits 5" in messages
 
 
+@pytest.mark.rare
 @real
 def test_a_result_that_is_not_finite_is_reported(start: Start) -> None:
     ran = start(
@@ -227,6 +229,7 @@ def test_a_result_that_is_not_finite_is_reported(start: Start) -> None:
     assert ran.blamed("gemm") == {("not-finite", "h0", 0)}
 
 
+@pytest.mark.rare
 @real
 def test_a_slowed_rank_is_slow_and_the_other_is_not(start: Start) -> None:
     ran = start("gemm.py", 2, "--seconds", "1", "--size", "256", inject="slow@h1:0")

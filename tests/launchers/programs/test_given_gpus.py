@@ -256,6 +256,7 @@ def test_numbers_count_the_gpus_that_the_job_may_open(
     assert not [gap for gap in reading.unread if gap.devices == "gpus"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", LISTS)
 @pytest.mark.usefixtures("host")
 def test_each_rank_has_the_same_gpu_everywhere(monkeypatch: pytest.MonkeyPatch, form: str) -> None:

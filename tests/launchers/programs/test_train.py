@@ -72,6 +72,7 @@ def test_a_long_run_prints_intermediate_results_and_then_the_full_results(start:
     assert len(values_of("rank-own")) == 1
 
 
+@pytest.mark.rare
 @real
 def test_fsdp_follows_the_same_curve_and_detects_a_wrong_result(start: Start) -> None:
     options = "--model", "gpt-tiny", "--parallel", "fsdp", "--steps", "20"
@@ -101,6 +102,7 @@ def test_throughput_counts_the_global_batch_once(start: Start) -> None:
     assert (slowest["host"], slowest["rank"]) == ("h1", 1)
 
 
+@pytest.mark.rare
 @real
 def test_the_training_that_loads_gpus_runs_on_cpus_with_a_small_model(start: Start) -> None:
     options = ("--model", "gpt-fit", "--precision", "autocast", "--ratio", "0.9")

@@ -250,6 +250,7 @@ def test_a_transformer_fills_the_memory_of_its_gpu(torch: Any, name: str) -> Non
     assert with_comparison(gpt) <= 0.95 * size
 
 
+@pytest.mark.rare
 @real
 @pytest.mark.parametrize("gigabytes", [16, 24, 40, 80, 141, 192, 288])
 def test_a_model_that_loads_a_gpu_fits_with_its_comparisons(torch: Any, gigabytes: int) -> None:
@@ -615,6 +616,7 @@ def test_a_rank_that_is_too_late_ends_the_wait_of_all(
     assert launched(work, monkeypatch) == [1, 1]
 
 
+@pytest.mark.rare
 @real
 @forks
 def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
@@ -640,6 +642,7 @@ def test_a_download_may_take_longer_than_ranks_wait_for_each_other(
     assert launched(work, monkeypatch) == [0, 0]
 
 
+@pytest.mark.rare
 @real
 @forks
 def test_a_checkpoint_may_take_longer_than_ranks_wait_for_each_other(

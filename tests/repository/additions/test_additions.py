@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.factories.paths import ROOT
 
 HERE = Path(__file__).parent
@@ -51,6 +52,7 @@ def replace_once(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.rare
 def test_additions_need_no_other_change(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for name in ("cli/accept", "launchers", "values", "chart"):
