@@ -189,6 +189,23 @@ def test_the_last_error_below_an_error_of_torch_is_a_warning_of_nccl(
     assert "Last error: Cuda failure" in found[0].line
 
 
+#: Other lines of the public reports in which the example of a sign is, and which show less.
+BESIDE = {
+    "ib-access-violation": "Got completion from peer 192.0.2.1<33057> with status=9 opcode=0 len=0",
+    "ofi-memory": "node2: Test NCCL failure common.cu:1012 'unhandled system error / '",
+    "fastrak-refused": "ORTE was unable to reliably start one or more daemons.",
+    "ucx-connect": "[node1:07356] *** An error occurred in MPI_Allgather",
+    "torch-host": "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_the_line_that_shows_most_of_a_public_report_comes_first(name: str) -> None:
+    lines = (dict(EXAMPLES)[name], BESIDE[name])
+    for text in (lines, reversed(lines)):
+        assert decisive("\n".join(text).encode())[0].sign.name == name
+
+
 def test_a_long_line_is_examined_only_around_its_sign() -> None:
     for name, example in EXAMPLES:
         for text in (f"{'x' * 5000} {example}", f"{example} {'x' * 5000}"):
