@@ -188,6 +188,25 @@ def test_one_side_without_its_columns_is_out_of_place() -> None:
     assert all(row.out_of_place and not row.in_place for row in table.rows)
 
 
+#: github.com/NVIDIA/nccl-tests/issues/78: eight nodes of eight V100.
+OLD_ALLTOALL = """\
+#                                                       out-of-place                       in-place
+#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+   268435456       1048576     float           520935    0.52    0.51  0e+00   519562    0.52    0.51  1e+00
+   536870912       2097152     float          1041974    0.52    0.51  0e+00  1041299    0.52    0.51  1e+00
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.507636
+"""  # noqa: E501 - as printed
+
+
+def test_deviations_in_place_that_do_not_count_show_alltoall() -> None:
+    table = only(excerpt(OLD_ALLTOALL))
+    assert (table.collective, table.ranks, table.problems) == ("alltoall", 64, ())
+    checked = only(excerpt(OLD_ALLTOALL.replace("1e+00", "0e+00")))
+    assert checked.collective == "all_gather"
+
+
 def test_the_layout_of_2018_has_milliseconds() -> None:
     lines = []
     for line in unnamed(CLEAN).splitlines():

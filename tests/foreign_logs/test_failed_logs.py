@@ -270,6 +270,8 @@ def test_a_row_below_the_parameters_is_a_part_of_their_table() -> None:
     assert verdict["state"] == "inconclusive"
     assert "partial-log" in causes(verdict)
     assert [one["value"] for one in verdict["metrics"] if one["metric"] == "busbw"] == [17.21]
+    # The lack of a bound does not explain what is missing.
+    assert "[partial-log]: a table of alltoall" in accept("judge", LOGS / "cut-row.log").out
 
 
 @pytest.mark.parametrize("state", ["", "node1: Test NCCL failure common.cu:1 'internal error'\n"])

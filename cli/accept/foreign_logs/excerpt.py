@@ -195,7 +195,7 @@ def infer(rows: Sequence[Row], ranks: int | None, *, unit: float = 1.0) -> Infer
 
 def _by_checks(rows: Sequence[Row], candidates: tuple[str, ...]) -> tuple[str, ...]:
     """Return the candidates that fit the checked results: some have no in-place checks."""
-    pairs = [(row.out_of_place, row.in_place) for row in rows]
+    pairs = [(row.out_of_place, row.in_place) for row in rows if row.size > 0]
     if any(inside and inside.wrong is not None for _, inside in pairs):
         return tuple(name for name in candidates if name not in UNCHECKED_IN_PLACE)
     if any(out and inside and out.wrong is not None for out, inside in pairs):

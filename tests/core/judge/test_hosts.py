@@ -65,6 +65,9 @@ def test_a_card_is_another_product_than_a_module_of_the_same_chip() -> None:
         ("NVIDIA H100", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"),
         ("nvidia a100", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE-40GB"),
         ("NVIDIA B200", "NVIDIA B200", "NVIDIA GB200"),
+        # Drivers before 470 print no "NVIDIA".
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB", "A100-SXM4-80GB"),
+        ("NVIDIA B200", "B200", "GB200"),
     ):
         assert is_device(wanted, same), wanted
         assert not any(is_device(wanted, other) for other in others), wanted

@@ -234,9 +234,10 @@ def is_device(wanted: str, name: str) -> bool:
     """Return True if a GPU called `name` is the device that a machine or bound calls `wanted`.
 
     The name may have more words, such as the memory size. But a card of the same chip is another
-    product with other bounds. Logs may truncate names.
+    product with other bounds. Logs may truncate names, and old drivers leave out "NVIDIA".
     """
-    before, found, after = name.lower().partition(wanted.lower())
+    full = name.lower() if "nvidia" in name.lower() else f"nvidia {name.lower()}"
+    before, found, after = full.partition(wanted.lower())
     words = re.split(r"[\s-]+", f"{before} {after}")
     return bool(found) and not any(form.startswith(w) for w in words if w for form in _CARDS)
 

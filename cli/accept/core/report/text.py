@@ -585,9 +585,11 @@ def findings_of(verdict: Verdict) -> list[str]:
     for check in verdict.checks:
         bad = [finding for finding in notable(check) if finding.cause is not Cause.DESELECTED]
         roots = [finding for finding in bad if not _is_consequence(finding)]
-        # A finding that is milder than the check's state does not explain that state.
+        # A finding that is milder than the check's state does not explain that state, and the lack
+        # of a bound explains no other finding.
         worst = worst_state(finding.state for finding in bad)
-        for finding in roots if any(f.state is worst for f in roots) else bad:
+        explains = (f.state is worst and f.cause is not Cause.NO_REFERENCE for f in roots)
+        for finding in roots if any(explains) else bad:
             if not _is_of_suspects(finding, verdict.suspects):
                 message, *_ = finding.message.split(NO_BOUND_EXAMPLE)
                 grouped.setdefault((finding.cause or "", message), []).append(finding)
