@@ -137,20 +137,17 @@ class TestInjection:
         assert set(ast.literal_eval(known["FAULTS"])) == of_ranks
         assert set(ast.literal_eval(known["AROUND"])) == of_hosts
 
-    @pytest.mark.parametrize("named", ["unreachable@h2", "unreachable@#1"])
-    def test_an_unreachable_host_gets_a_closed_port(self, named: str) -> None:
-        given = tuple(Candidate(name=name, port=22) for name in ("h1", "h2", "h3"))
-        kept, facts = cut_off(parse_faults([named], ()), given)
-        assert [one.port for one in kept] == [22, 1, 22]
-        assert [(fact.name, fact.value, fact.host) for fact in facts] == [("injected", named, "h2")]
-
-    def test_the_first_host_cannot_be_cut_off(self) -> None:
-        given = (Candidate(name="h1", local=True),)
-        kept, facts = cut_off(parse_faults(["unreachable@h1"], ()), given)
-        assert (kept, facts[0].name) == (given, "not-injected")
-
-    def test_without_a_fault_nothing_is_cut_off(self) -> None:
-        given = (Candidate(name="h1", port=22), Candidate(name="h2", port=22))
+    def test_an_unreachable_host_gets_a_closed_port_unless_it_is_the_first(self) -> None:
+        given = (Candidate(name="h1", port=22, local=True), Candidate(name="h2", port=22))
+        first = "unreachable@h1: the coordinator runs on it"
+        for named, ports, noted in (
+            ("unreachable@h2", [22, 1], ("injected", "unreachable@h2", "h2")),
+            ("unreachable@#1", [22, 1], ("injected", "unreachable@#1", "h2")),
+            ("unreachable@h1", [22, 22], ("not-injected", first, "h1")),
+        ):
+            kept, facts = cut_off(parse_faults([named], ()), given)
+            assert [one.port for one in kept] == ports, named
+            assert [(fact.name, fact.value, fact.host) for fact in facts] == [noted]
         assert cut_off((), given) == (given, ())
 
 

@@ -163,12 +163,6 @@ class TestRenderToStdout:
     def test_of_a_run_without_a_cluster_is_refused(self, options: list[str]) -> None:
         refused("render", "--machine", "cpu", *options, error="E-HELM-BACKEND")
 
-    def test_into_a_folder_is_possible_everywhere(self, tmp_path: Path) -> None:
-        for number, options in enumerate((["--hosts", "a,b"], [])):
-            out = tmp_path / str(number)
-            assert accept("render", "--machine", "cpu", *options, "--out", out).code == 0
-            assert (out / rundir.RUN).is_file()
-
     def test_into_a_folder_on_a_full_disk_leaves_nothing(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
         with full_disk(free=20_000):
@@ -207,12 +201,6 @@ class TestGpusOfThisMachine:
         )
         assert accept("submit", "--machine", "h100-8", "--quiet").code == 0
         assert started
-
-    def test_a_machine_without_gpus_needs_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("accept.backends.local.tools_here", lambda _: NONE)
-        monkeypatch.setattr("accept.backends.local.new_keys", lambda *_: KEYS)
-        monkeypatch.setattr("accept.backends.local.subprocess.run", lambda *_, **__: None)
-        assert accept("submit", "--machine", "cpu", "--quiet").code == 0
 
     @pytest.mark.parametrize(
         ("found", "runs_none"), [(NONE, True), ({**EIGHT, "gpus": ["4"]}, False)]

@@ -12,7 +12,6 @@ from tests.words import SCREENS
 
 import rank_io
 import torch_io
-from accept.core import causes
 from accept.core.causes import Cause
 from accept.core.checks import REGISTRY
 from accept.core.error_codes import Code
@@ -84,16 +83,6 @@ def test_only_what_did_not_run_is_not_a_failure() -> None:
         " results-unchecked size-not-measured tool-missing tool-unusable unproven"
         " unsupported-versions"
     )
-
-
-def test_an_unknown_cause_counts_as_a_failure_of_its_own() -> None:
-    assert causes.reported("gremlins", "seen at night") == (
-        Cause.UNKNOWN,
-        "gremlins: seen at night",
-    )
-    assert causes.reported("gremlins", "") == (Cause.UNKNOWN, "gremlins")
-    assert state_of(Cause.UNKNOWN) is State.FAIL
-    assert not Cause.UNKNOWN.row.consequence
 
 
 def test_evidence_of_another_version_may_have_an_unknown_cause() -> None:

@@ -283,10 +283,6 @@ class TestSchema:
             "default": 1,
         }
 
-    def test_a_comment_above_a_field_describes_it(self) -> None:
-        machine = schema(plan.Plan)["$defs"]["PlannedMachine"]["properties"]
-        assert machine["device"]["description"].startswith("Name of the device in `nvidia-smi`")
-
 
 def test_a_parameter_keeps_its_type_and_is_one_value() -> None:
     params = {"size": 1, "share": 1.0, "quick": True, "max": "1G"}

@@ -145,9 +145,6 @@ class TestAJob:
             read(Job, {**dump(stored_job()), "backend": backend, "place": place})
         assert error.value.path == ("place",)
 
-    def test_keeps_its_place_in_the_cluster(self) -> None:
-        assert read(Job, dump(stored_job())) == stored_job()
-
 
 class TestTheNodesThatAreFree:
     """A cluster whose machines have no distinguishing labels."""

@@ -189,11 +189,6 @@ def test_gpus_without_an_index_or_a_row_leave_the_others_their_numbers(
     )
 
 
-def test_without_a_list_all_gpus_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert given_gpus.read(UUIDS).places == [*range(8)]
-
-
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nvml.Scenario:
     """Return a host of 8 GPUs, on which another job has a lost GPU."""
