@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SOURCE, accept, installed, program, refused
 from tests.factories.jobs import job_of, submitted
 from tests.factories.paths import TESTS
+from tests.factories.shell import run_program
 
 from accept import __version__, backends, config
 from accept.backends.job import Job
@@ -57,9 +57,7 @@ pytestmark = pytest.mark.usefixtures("runs")
 
 @pytest.mark.parametrize("name", ["accept", "gpu-accept"])
 def test_the_version_is_that_of_the_package_under_both_names(name: str) -> None:
-    done = subprocess.run(
-        [installed(name), "--version"], capture_output=True, text=True, check=True
-    )
+    done = run_program([installed(name), "--version"], check=True)
     assert done.stdout == accept("--version").out == f"accept {__version__}\n"
 
 
@@ -169,14 +167,7 @@ class TestOutput:
             "NO_COLOR": no_color,
             "TERM": "xterm",
         }
-        done = subprocess.run(
-            ["script", "-qec", arguments, "/dev/null"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program(["script", "-qec", arguments, "/dev/null"], env=environment)
         assert done.returncode == 3
         assert ("\x1b[" in done.stdout) == (not no_color)
 
@@ -196,12 +187,8 @@ class TestOutput:
     @pytest.mark.rare
     def test_a_reader_that_ends_early_causes_no_traceback(self) -> None:
         command = f"{shlex.quote(sys.executable)} -m accept show schema plan; echo $? >&2"
-        done = subprocess.run(
-            ["sh", "-c", f"({command}) | true"],
-            env={**os.environ, "PYTHONPATH": str(SOURCE)},
-            capture_output=True,
-            text=True,
-            check=False,
+        done = run_program(
+            ["sh", "-c", f"({command}) | true"], env={**os.environ, "PYTHONPATH": str(SOURCE)}
         )
         assert "Traceback" not in done.stderr
         assert "Exception ignored" not in done.stderr
@@ -698,12 +685,8 @@ def test_no_command_about_a_run_asks_a_server(runs: Path) -> None:
         *("--version", "judge last", "report last --format md", "verify last", "list runs"),
         *("explain last gpu17", "show machine h100-8", "run -m cpu --dry-run", "help all"),
     ):
-        done = subprocess.run(
+        done = run_program(
             [sys.executable, "-c", OFFLINE, *line.split()],
             env={**os.environ, "PYTHONPATH": str(SOURCE)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode in (0, Exit.REJECTED, Exit.INCONCLUSIVE), (line, done.stderr)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import installed, trust
+from tests.factories.shell import run_program
 
 from accept import config
 from accept.config import tools
@@ -43,12 +43,9 @@ def complete(*words: str, name: str = "accept") -> list[str]:
         "$function" {name}
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(
+    done = run_program(
         [BASH, "--norc", "--noprofile", "-c", script],
         env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", **SHELL},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.stderr == ""
     return [line for line in done.stdout.splitlines() if line]
@@ -156,12 +153,8 @@ def test_an_error_prints_nothing(runs: Path, home: Path) -> None:
     ("shell", "sign"), [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")]
 )
 def test_a_script_is_printed_for_each_shell(name: str, shell: str, sign: str) -> None:
-    done = subprocess.run(
-        [installed(name), "--show-completion", shell],
-        env={**os.environ, **SHELL},
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_program(
+        [installed(name), "--show-completion", shell], env={**os.environ, **SHELL}, check=True
     )
     assert sign in done.stdout
     assert name in done.stdout

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from tests.factories.command_line import SOURCE, accept
+from tests.factories.shell import run_program
 from tests.promises.suggestions import parse, suggested
 
 from accept.app.corrections import COMMAND_WORDS, OPTION_WORDS, SITE_KEYS
@@ -169,14 +169,7 @@ def test_a_node_count_alone_is_for_slurm_where_its_programs_are(
 def test_a_threshold_without_quotes_is_recognized_in_a_shell() -> None:
     """The shell makes a file of the part after `>`."""
     command = f"{shlex.quote(sys.executable)} -m accept judge --expect all-reduce>=380"
-    done = subprocess.run(
-        ["sh", "-c", command],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(SOURCE)})
     assert Path("=380").is_file()
     (meant,) = suggested(done.stderr, re.findall(r"\S+ -m accept", done.stderr)[0])
     assert meant == "judge --expect 'all-reduce>=380'"

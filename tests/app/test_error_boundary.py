@@ -6,7 +6,6 @@ import errno
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from unittest import mock
 import pytest
 from tests.factories import sample_evidence
 from tests.factories.command_line import SOURCE, Done, accept, refused
+from tests.factories.shell import run_program
 
 from accept.__main__ import main
 from accept.core.errors import Exit
@@ -25,13 +25,7 @@ pytestmark = pytest.mark.usefixtures("runs")
 def in_shell(arguments: str, redirection: str) -> Done:
     """Run `accept` in a shell with a redirection of its streams."""
     command = f"{shlex.quote(sys.executable)} -m accept {arguments} {redirection}"
-    done = subprocess.run(
-        ["sh", "-c", command],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(SOURCE)})
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
 
 

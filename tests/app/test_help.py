@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import accept, installed, program, refused
+from tests.factories.shell import run_program
 
 from accept.app.commands import COMMANDS
 from accept.app.help import COMMANDS as LISTED
@@ -128,13 +129,10 @@ class TestTheCalledName:
             called = shown = f"bin/{name}" if kind == "below here" else f"./{name}"
 
         def call(words: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
+            return run_program(
                 ["/bin/bash", "-c", f"{called} {words}"],
-                env={"PATH": path, "HOME": str(tmp_path)},
-                capture_output=True,
-                text=True,
-                check=False,
                 cwd=work,
+                env={"PATH": path, "HOME": str(tmp_path)},
             )
 
         lines = call("help").stdout.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()

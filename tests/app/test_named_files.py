@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SOURCE, accept, program
+from tests.factories.shell import run_program
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -56,14 +55,10 @@ def test_only_the_command_line_can_name_an_inherited_pipe(
     words = command.format(site=site, base=base).split()
     for_reading, for_writing = os.pipe()
     try:
-        done = subprocess.run(
+        done = run_program(
             [sys.executable, "-m", "accept", *words],
             env={**os.environ, "PYTHONPATH": str(SOURCE)},
             stdin=for_reading,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
         )
     finally:
         os.close(for_reading)
@@ -85,13 +80,9 @@ def test_a_pipe_of_the_shell_is_read(command: str, tmp_path: Path) -> None:
     machine = tmp_path / "machine.yaml"
     machine.write_text("name: own\nbase: [cpu]\n")
     words = command.format(machine=machine)
-    done = subprocess.run(
+    done = run_program(
         ["bash", "-c", f"{sys.executable} -m accept {words}"],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
 

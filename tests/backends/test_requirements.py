@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.factories.shell import run_program
 
 from accept.backends.requirements import answers, scratch_lines
 
 
 def scratch_state(folder: Path, *before: str) -> str:
     """Return the probe's report on `folder`; `before` is a command line that runs the probe."""
-    done = subprocess.run(
-        [*before, "sh", "-c", scratch_lines(str(folder))],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program([*before, "sh", "-c", scratch_lines(str(folder))], check=True)
     assert done.stderr == ""
     (answer,) = answers(done.stdout)["scratch"]
     state, _, shown = answer.partition(" ")

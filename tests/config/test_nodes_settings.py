@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.factories.shell import run_program
 
 from accept.config import resources
 from accept.plan.bundle import render
@@ -138,11 +139,9 @@ class TestDevices:
         found = ports(tmp_path / "sys", mlx5_0=self.UP)
         rendered = node(tmp_path, *self.LINES)
         (rendered / "host").write_text("h7\n")
-        done = subprocess.run(
+        done = run_program(
             ["sh", rendered / "rank.sh", "sh", rendered / "programs" / "rank_identity.sh"],
             env={"PATH": os.environ["PATH"], "ACCEPT_SYS": str(found)},
-            capture_output=True,
-            text=True,
             check=True,
         )
         facts = [json.loads(line.removeprefix("ACCEPT ")) for line in done.stdout.splitlines()]
@@ -209,15 +208,13 @@ def test_each_nic_of_each_gpu_is_reported_once(tmp_path: Path) -> None:
         for way in (f"NET/IB/{gpu}/GDRDMA", "NET/IB/1", "SHM/direct/direct", "P2P/CUMEM")
     )
     program = f'f=$(echo "$NCCL_DEBUG_FILE" | sed s/%h/n1/); printf "{channels}" > "$f"'
-    done = subprocess.run(
-        ["sh", str(node(tmp_path) / "rank.sh"), "sh", "-c", program],
+    done = run_program(
+        ["sh", node(tmp_path) / "rank.sh", "sh", "-c", program],
         env={
             "PATH": os.environ["PATH"],
             "NCCL_DEBUG": "INFO",
             "ACCEPT_PROGRESS": str(tmp_path / "progress"),
         },
-        capture_output=True,
-        text=True,
         check=True,
     )
     first, *lines = done.stdout.splitlines()
@@ -237,9 +234,7 @@ class TestRecorded:
     def settings(self, home: Path, **given: str) -> dict[str, Any]:
         program = resources.launchers() / "programs" / "inventory.py"
         env = {"PATH": os.environ["PATH"], "HOME": str(home), **given}
-        done = subprocess.run(
-            [sys.executable, program], env=env, capture_output=True, text=True, check=True
-        )
+        done = run_program([sys.executable, program], env=env, check=True)
         value = json.loads(done.stdout.removeprefix("ACCEPT "))["value"]
         assert isinstance(value, dict)
         return value

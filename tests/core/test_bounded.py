@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.factories.clock import PATIENCE
 from tests.factories.paths import ROOT
+from tests.factories.shell import run_program
 
 from accept.backends import manage, remote
 from accept.core import bounded
@@ -133,14 +133,10 @@ def _called(tmp_path: Path, program: str, code: str) -> str:
         "status = open('/proc/self/status').read()\n"
         "print(int(status.split('VmHWM:')[1].split()[0]) >> 10)"
     )
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", measured],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )
     assert done.returncode == 0, done.stderr
     *lines, peak = done.stdout.splitlines()

@@ -6,7 +6,6 @@ import base64
 import errno
 import hashlib
 import os
-import subprocess
 import tarfile
 import tracemalloc
 import zlib
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.factories import sample_evidence, verdicts
 from tests.factories.disks import full_disk
+from tests.factories.shell import run_program
 
 from accept.core import evidence
 from accept.core.error_codes import Code
@@ -101,12 +101,7 @@ JUDGEMENT = (evidence.VERDICT, evidence.REPORT, evidence.JUNIT, evidence.CHECKSU
 
 class TestChecksums:
     def test_sha256sum_accepts_the_checksums(self, folder: Path) -> None:
-        done = subprocess.run(
-            ["sha256sum", "--check", "--strict", evidence.CHECKSUMS],
-            cwd=folder,
-            capture_output=True,
-            check=False,
-        )
+        done = run_program(["sha256sum", "--check", "--strict", evidence.CHECKSUMS], cwd=folder)
         assert done.returncode == 0, done.stderr
 
     def test_cover_no_file_that_changes_no_judgement(self, folder: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.factories import cloudbuild
 from tests.factories.paths import ROOT
+from tests.factories.shell import run_program
 
 from accept import __version__
 from accept.plan.node_code import CHART_FOLDER
@@ -91,14 +92,10 @@ class Project:
         """Run steps one after the other until one fails; return the last."""
         for name in names:
             step = cloudbuild.steps(**given)[name]
-            done = subprocess.run(
-                [str(step.entrypoint), *step.args],
-                env={"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"},
+            done = run_program(
+                [step.entrypoint, *step.args],
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
+                env={"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"},
             )
             if done.returncode:
                 break

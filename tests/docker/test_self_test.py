@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from tests.cluster.runs import VENV_MPI4
-from tests.factories.clock import PATIENCE
 from tests.factories.paths import ROOT
+from tests.factories.shell import run_program
 
 pytestmark = pytest.mark.real
 
@@ -22,14 +21,8 @@ def self_tested(target: str, *folders: Path) -> tuple[int, str]:
     if not Path("/usr/sbin/sshd").exists():
         pytest.skip("no sshd here")
     path = ":".join([*map(str, folders), str(VENV_MPI4 / "bin"), os.environ["PATH"]])
-    done = subprocess.run(
-        ["sh", str(ROOT / "docker" / "self_test.sh"), target],
-        env={**os.environ, "PATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+    done = run_program(
+        ["sh", ROOT / "docker" / "self_test.sh", target], env={**os.environ, "PATH": path}
     )
     return done.returncode, done.stdout.splitlines()[-1].partition(": ")[2]
 

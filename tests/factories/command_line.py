@@ -22,6 +22,7 @@ import pytest
 import typer.main
 from tests.factories.clock import PATIENCE
 from tests.factories.paths import CLI
+from tests.factories.shell import run_program
 from typer.core import TyperGroup
 
 from accept.__main__ import main
@@ -93,15 +94,8 @@ def _raise(error: Exception) -> NoReturn:
 
 def program(*args: object, **environment: str) -> Done:
     """Start `accept` as a separate program, with additional environment variables."""
-    done = subprocess.run(
-        [sys.executable, "-m", "accept", *map(str, args)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), **environment}
+    done = run_program([sys.executable, "-m", "accept", *args], env=env)
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
 
 

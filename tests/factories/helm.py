@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.cluster.kube.build import SHORT_LIVED
-from tests.factories.clock import PATIENCE
 from tests.factories.oci_registry import OciRegistry
+from tests.factories.shell import run_program
 
 from accept import __version__
 from accept.plan.chart import chart_folder
@@ -59,20 +59,8 @@ def helm(major: int) -> Path:
 
 def call(major: int, *words: object) -> subprocess.CompletedProcess[str]:
     """Call helm without access to any cluster."""
-    return subprocess.run(
-        [str(helm(major)), *map(str, words)],
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": "/nonexistent",
-            "KUBECONFIG": "/nonexistent",
-            **SHORT_LIVED,
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    env = {"PATH": os.environ["PATH"], **dict.fromkeys(("HOME", "KUBECONFIG"), "/nonexistent")}
+    return run_program([helm(major), *words], env=env | SHORT_LIVED)
 
 
 def text(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.factories.clock import PATIENCE
 from tests.factories.paths import ROOT
+from tests.factories.shell import run_program
 
 #: The pinned uv, which `make setup` installs there.
 UV = ROOT / ".tools" / "bin" / "uv"
@@ -19,16 +18,7 @@ OUR_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command outside the checkout's own environment; return its stdout."""
     env = {name: value for name, value in os.environ.items() if name not in OUR_VARIABLES}
-    done = subprocess.run(
-        [str(part) for part in command],
-        check=False,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = run_program(command, cwd=cwd, env=env)
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 

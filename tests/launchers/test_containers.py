@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.factories.command_line import refused
+from tests.factories.shell import run_program
 
 from accept.config import resources
 from accept.plan.bundle import container_env
@@ -73,14 +74,7 @@ def run(tmp_path: Path) -> Run:
         functions = (resources.launchers() / "container.sh").read_text()
         root = "id() { echo 0; }"
         text = f"{env}{functions}\ncontainer_devices='{DEVICES}'\n{root}\n{lines}"
-        return subprocess.run(
-            ["/bin/sh", "-c", text],
-            cwd=tmp_path,
-            env={"PATH": str(programs)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_program(["/bin/sh", "-c", text], cwd=tmp_path, env={"PATH": str(programs)})
 
     return call
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 from tests.factories.paths import LAUNCHERS, TESTS
+from tests.factories.shell import run_program
 
 from accept.core.runner.discovery import Candidate, discover
 
@@ -60,10 +60,7 @@ def host(tmp_path: Path) -> dict[str, str]:
 
 
 def shell(command: str, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        ["/bin/sh", "-c", command],
-        cwd=LAUNCHERS, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = run_program(["/bin/sh", "-c", command], cwd=LAUNCHERS, env=environment, check=True)
     return done.stdout
 
 

@@ -22,6 +22,7 @@ from tests.factories.clock import PATIENCE
 from tests.factories.command_line import accept
 from tests.factories.keys import sign_evidence
 from tests.factories.ports import free_port
+from tests.factories.shell import run_program
 
 from accept.backends.kubernetes.watch import FINISHED
 from accept.config import resources
@@ -44,15 +45,7 @@ SLEEP = (sys.executable, "-c", "import sys, time; print(flush=True); time.sleep(
 
 def sh(script: str | Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script with only PATH and the given variables in its environment."""
-    return subprocess.run(
-        ["sh", str(script), *args],
-        env={"PATH": os.environ["PATH"], **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return run_program(["sh", script, *args], env={"PATH": os.environ["PATH"], **environment})
 
 
 def stand_in(path: Path, script: str) -> None:
@@ -571,9 +564,7 @@ ssh -F ssh_config -p {port} 127.0.0.1 'echo run $ACCEPT_RUN'
 kill "$daemon"
 {sshd} -T -f sshd_config > settings
 """
-    done = subprocess.run(
-        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_program(["sh", "-c", script], cwd=tmp_path)
     assert done.stdout.splitlines() == ["run one"], done.stderr
     settings = {*(tmp_path / "settings").read_text().splitlines()}
     refused = [
@@ -629,7 +620,7 @@ def test_mpirun_starts_daemons_on_a_thousand_hosts(tmp_path: Path, venv: Path) -
         "".join(f"gke-pool-{n:04x}-abcd {name} 10.0.0.1 22 8\n" for n, name in enumerate(hosts))
     )
     script = ". ./lib.sh; route_interface() { :; }; read_group; launch 8 true"
-    done = subprocess.run(
+    done = run_program(
         ["timeout", "-s", "KILL", "60", "/bin/sh", "-c", script],
         cwd=tmp_path,
         env={
@@ -639,9 +630,6 @@ def test_mpirun_starts_daemons_on_a_thousand_hosts(tmp_path: Path, venv: Path) -
             "ACCEPT_EXEC": "e/s/0-0",
             "ACCEPT_RUN": "e",
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     started = list((tmp_path / "started").iterdir())
     assert len(started) >= 100, done.stdout[-500:] + done.stderr[-1000:]
@@ -1085,8 +1073,6 @@ class TestPodEntrypoint:
         entry.terminate()
         self.ended(entry)
         script = f'. "{pod}/host.env"; env'
-        done = subprocess.run(
-            ["/bin/sh", "-c", script], env={}, capture_output=True, text=True, check=True
-        )
+        done = run_program(["/bin/sh", "-c", script], env={}, check=True)
         assert "LD_LIBRARY_PATH=/plugin:/own 'lib'" in done.stdout.splitlines()
         assert "ACCEPT_" not in done.stdout

@@ -27,6 +27,7 @@ import yaml
 from tests.factories import keys
 from tests.factories.command_line import SOURCE, accept, program, refused
 from tests.factories.paths import ROOT, TESTS
+from tests.factories.shell import run_program
 
 from accept.config import resources
 from accept.core import checks, evidence
@@ -228,12 +229,8 @@ class TestArchive:
             "import accept.core.runner.coordinator as c; from accept.core import checks; "
             "print(c.__file__, *checks.REGISTRY)"
         )
-        done = subprocess.run(
-            [sys.executable, "-S", "-c", script],
-            env={"PYTHONPATH": str(tmp_path / "core")},
-            capture_output=True,
-            text=True,
-            check=False,
+        done = run_program(
+            [sys.executable, "-S", "-c", script], env={"PYTHONPATH": str(tmp_path / "core")}
         )
         assert done.returncode == 0, done.stderr
         file, *found = done.stdout.split()
@@ -545,7 +542,7 @@ class TestScripts:
             "tools: {venv: /opt/v, mpirun: /opt/mpi/bin/mpirun, ncclTests: /opt/nt}\n"
         )
         _, bundle = rendered(site=str(self.place / "site.yaml"), hosts=("a", "b"))
-        done = subprocess.run(
+        done = run_program(
             [
                 "sh",
                 "-c",
@@ -553,9 +550,6 @@ class TestScripts:
             ],
             cwd=self.written(bundle),
             env={"ACCEPT_DIR": ".", "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         path, python, nccl_tests = done.stdout.splitlines()
         assert path.split(":")[:2] == ["/opt/mpi/bin", "/opt/v/bin"]

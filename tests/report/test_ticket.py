@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.blame_cases import BAD, case
 from tests.factories.reported_runs import HOSTILE, reported
+from tests.factories.shell import run_program
 from tests.factories.verdicts import gpus, inventory_of
 
 from accept.commands import ticket as commands
@@ -197,13 +198,10 @@ class Script:
             (self.tools / name).chmod(0o755)
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_program(
             ["sh", "repro.sh", *args],
             cwd=self.folder,
             env={**os.environ, "PATH": f"{self.tools}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
 

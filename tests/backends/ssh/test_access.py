@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.factories.command_line import refused
+from tests.factories.shell import run_program
 from tests.factories.standin_ssh import StandinSsh, standin_ssh
 
 from accept.backends.job import Job, SshAccess
@@ -112,9 +112,7 @@ class TestAnAccess:
             "  PermitLocalCommand yes\n"
         )
         options = SshAccess(config_file=str(config)).options()
-        done = subprocess.run(
-            ["ssh", *options, "-G", "a"], capture_output=True, text=True, check=True
-        )
+        done = run_program(["ssh", *options, "-G", "a"], check=True)
         settings = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
         assert settings["clearallforwardings"] == "yes"
         assert settings.get("remotecommand", "none") == "none"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.factories.clock import PATIENCE
 from tests.factories.command_line import refused
+from tests.factories.shell import run_program
 
 from accept.backends.remote import Reply
 from accept.backends.ssh.prepare import understood
@@ -64,14 +63,7 @@ def test_the_line_with_the_reason_is_shown(errors: str, shown: str) -> None:
 def test_the_name_of_a_folder_is_never_a_command(tmp_path: Path) -> None:
     folder = tmp_path / "q'; touch made; echo '"
     folder.mkdir()
-    done = subprocess.run(
-        ["/bin/sh", "-c", set_up(str(folder), 1, 1)],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["/bin/sh", "-c", set_up(str(folder), 1, 1)], cwd=tmp_path)
     assert done.returncode == 1
     assert f"problem launch-failed {folder} exists already: do hosts share it?" in done.stdout
     assert not (tmp_path / "made").exists()
@@ -92,14 +84,7 @@ def test_a_folder_that_another_user_made_is_refused_and_left_alone(
     if shape == "link":
         folder = tmp_path / "accept-x"
         folder.symlink_to(theirs)
-    done = subprocess.run(
-        ["/bin/sh", "-c", set_up(str(folder), 1, 1).replace("@HOST@", "h1")],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_program(["/bin/sh", "-c", set_up(str(folder), 1, 1).replace("@HOST@", "h1")])
     assert done.returncode == 1
     assert "belongs to another user" in done.stdout
     assert folder.exists()
@@ -124,10 +109,9 @@ class TestAHostWithoutGpus:
     def problem(self, host: Path, *words: str, path: str = "") -> Problem:
         path = path or f"{host}/bin:/usr/bin:/bin"
         environment = {"PATH": path, "ACCEPT_SYS": str(host / "sys")}
-        done = subprocess.run(
-            ["/bin/sh", "./bootstrap_host.sh", "1", "1", *words],
-            cwd=host, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = run_program(
+            ["/bin/sh", "./bootstrap_host.sh", "1", "1", *words], cwd=host, env=environment
+        )
         found = understood("h1", Reply(exit=done.returncode, out=done.stdout.encode(), err=""))
         assert isinstance(found, Problem)
         return found

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 from tests.factories import nvml, smi
 from tests.factories.paths import LAUNCHERS, TESTS
 from tests.factories.programs import printed
+from tests.factories.shell import run_program
 
 import given_gpus
 import gpu_inventory
@@ -61,9 +61,7 @@ def list_gpus(lines: Iterable[str], listed: str | None) -> list[str]:
     env = {**os.environ, "LINES": "\n".join(lines), "ACCEPT_PYTHON": sys.executable}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     env |= {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
-    out = subprocess.run(
-        ["sh", "-c", command], cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    out = run_program(["sh", "-c", command], cwd=LAUNCHERS, env=env, check=True).stdout
     return out.splitlines()
 
 
@@ -259,9 +257,7 @@ def test_each_rank_has_the_same_gpu_everywhere(monkeypatch: pytest.MonkeyPatch, 
     for rank in range(4):
         command = ["sh", "programs/rank_identity.sh"]
         env = {**os.environ, "ACCEPT_LOCAL_RANK": str(rank)}
-        out = subprocess.run(
-            command, cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, text=True, check=True
-        ).stdout
+        out = run_program(command, cwd=LAUNCHERS, env=env, check=True).stdout
         identity = json.loads(out.splitlines()[0].removeprefix("ACCEPT "))["value"]
         assert identity["gpu"] == own_gpu(gpus_of_host("h0"), rank) == UUIDS[4 + rank]
         assert torch_io.gpu_number(rank, rank) == str(4 + rank)
@@ -275,9 +271,7 @@ def test_a_rank_has_no_gpu_in_place_of_a_missing_one(
     environment = {**smi.write(tmp_path, name), "CUDA_VISIBLE_DEVICES": listed}
     command = ["sh", "-c", ". ./gpus.sh; list_gpus programs"]
     env = os.environ | environment
-    out = subprocess.run(
-        command, cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, text=True, check=True
-    )
+    out = run_program(command, cwd=LAUNCHERS, env=env, check=True)
     shown = [line.partition("UUID: ")[2].strip(")") for line in out.stdout.splitlines()]
     expected = ["" if n == 3 and name != "healthy" else UUIDS[n] for n in range(5)]
     assert shown == expected

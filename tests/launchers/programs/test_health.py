@@ -18,6 +18,7 @@ import pytest
 from tests.factories import nvml, smi
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import printed, records_of
+from tests.factories.shell import run_program
 
 import health_gpus
 import xid_watch
@@ -418,12 +419,8 @@ class TestGpus:
         shutil.copytree(PROGRAMS, programs, ignore=shutil.ignore_patterns("__pycache__"))
         (programs / "bindings").mkdir()
         shutil.copy(pynvml.__file__, programs / "bindings/pynvml.py")
-        done = subprocess.run(
-            [sys.executable, "-S", programs / "health.py", "--root", root],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=h100.env,
+        done = run_program(
+            [sys.executable, "-S", programs / "health.py", "--root", root], env=h100.env, check=True
         )
         assert titles(together(done.stdout))[-1] == "gpu 1"
 
@@ -662,11 +659,9 @@ class TestByHand:
         (tmp_path / "bin").mkdir()
         for tool in ("cat", "dirname"):
             (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or "")
-        done = subprocess.run(
+        done = run_program(
             ["/bin/sh", tmp_path / "programs/health.sh"],
-            capture_output=True,
-            text=True,
-            check=True,
             env={"PATH": f"{tmp_path}/bin", "ACCEPT_DIR": str(tmp_path), "ACCEPT_SHELL": "/bin/sh"},
+            check=True,
         )
         assert together(done.stdout)["unread"] == [gap("no Python 3.10", "all")]

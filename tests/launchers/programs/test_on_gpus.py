@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import cuda, nvml
-from tests.factories.clock import PATIENCE
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import records_of
+from tests.factories.shell import run_program
 from tests.factories.torch_signatures import RELEASES
 
 import exact_gemm
@@ -97,9 +96,7 @@ Printed = dict[str, list[dict[str, Any]]]
 def found(request: pytest.FixtureRequest) -> Printed:
     command = [request.param, Path(__file__).with_name("on_cuda.py"), *PARTS]
     environment = os.environ | cuda.env(request.param) | {"PYTHONPATH": str(PROGRAMS)}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
+    done = run_program(command, env=environment, check=True)
     texts = done.stdout.split("next\n")[:-1]
     assert "Traceback" not in done.stderr, done.stderr
     return {part: records_of(text) for part, text in zip(PARTS, texts, strict=True)}
