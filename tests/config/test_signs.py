@@ -206,6 +206,14 @@ def test_the_line_that_shows_most_of_a_public_report_comes_first(name: str) -> N
         assert decisive("\n".join(text).encode())[0].sign.name == name
 
 
+def test_torchrun_names_the_node_on_which_a_rank_failed_first() -> None:
+    # github.com/vllm-project/speculators/issues/1115, with two nodes.
+    rank = "[{}]:\n  time      : 2026-09-07_13:02:58\n  host      : {}\n  rank      : 1\n"
+    text = f"Failures:\n{rank.format(1, 'node2')}{'-' * 60}\n"
+    text += f"Root Cause (first observed failure):\n{rank.format(0, 'node1')}"
+    assert [match.host for match in decisive(text.encode())] == ["node1"]
+
+
 def test_a_long_line_is_examined_only_around_its_sign() -> None:
     for name, example in EXAMPLES:
         for text in (f"{'x' * 5000} {example}", f"{example} {'x' * 5000}"):

@@ -192,6 +192,9 @@ _DIGITS = b"0123456789"
 #: torch prints NCCL's last warning below this.
 _LAST_ERROR = re.compile(rb"Last error: ?\r?\n(?:\[\w{1,20}\]: ?){0,3}(?=.)")
 _LAST_WARNING = b"Last error: NCCL WARN "
+#: torchrun prints the host of the rank that failed first two lines below this.
+_ROOT = b"Root Cause (first observed failure):"
+_ROOT_CAUSE = re.compile(re.escape(_ROOT) + rb"(?:[^\n]{0,120}\n){3}[^\n]{0,80}?(?=host {6}: )")
 
 
 class Catalog:
@@ -253,6 +256,8 @@ class Catalog:
         """
         if b"Last error:" in text:
             text = _LAST_ERROR.sub(_LAST_WARNING, text)
+        if _ROOT in text:
+            text = _ROOT_CAUSE.sub(_ROOT + b" ", text)
         lines: set[int] = set()
         kinds = b"\n".join(set(text.translate(None, _DIGITS).split(b"\n")))
         for literal, without_digits in self._without_digits.items():

@@ -233,7 +233,7 @@ def _judged(result: _Result) -> Iterator[tuple[Problem | None, str]]:
         known = decisive(words.encode()) if code is None else ()
         if known:
             cause = known[0].sign.cause
-        if code is None and _NOTES.search(words):
+        if code is None and _NOTES.search(message):
             cause = None
         is_internal = code is None and _INTERNAL.search(words)
         if cause is None:

@@ -37,11 +37,13 @@ _EXCERPT = re.compile(
     rb"Clocks (?:Event|Throttle) Reasons)[ \t]{0,40}\r?\n[ \t]{4,16}[A-Z][\w .]{0,40}(?: *:|\r?\n)",
     re.MULTILINE,
 )
+#: A line of the head of `-q`, which people paste without its title.
+_COUNT = re.compile(rb"^Attached GPUs {2,60}: \d{1,3}\s*$", re.MULTILINE)
 #: The table that nvidia-smi prints without options, and the rows of one GPU in it.
 _SUMMARY = re.compile(rb"^\| NVIDIA-SMI [\d.]{3,20} {1,20}(?:Driver|KMD) Version: ", re.MULTILINE)
 _SUMMARY_GPU = re.compile(
-    r"\| {1,4}(\d{1,3}) {1,3}(\S.{1,40}?) {1,40}\w{2,3} {1,2}\| {1,4}"
-    r"([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d) \w{2,3} \| {1,30}(\S{1,10}) \|\s*$"
+    r"\| {1,4}(\d{1,3}) {1,3}(\S.{1,40}?) {1,40}[\w!]{2,4} {1,4}\| {1,4}"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d) {1,8}\w{2,3} \| {1,30}(\S{1,10}) \|\s*$"
 )
 #: Lines around such an output: its own, a prompt, a date.
 _OWN_LINE = re.compile(rb"[|+]|\s*$|.{0,200}nvidia-smi|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d ")
@@ -62,6 +64,8 @@ _MAX_HEAD = 1 << 16
 _MAX_GPUS, _MAX_VALUES, _MAX_DEPTH, _MAX_VALUE = 64, 20_000, 24, 200
 #: Values that nvidia-smi prints instead of those of a GPU with a fault -> NVML's code.
 _UNKNOWN = 999
+#: What the table shows for them.
+_ERROR = "ERR!"
 _FAULTS = {
     "gpu is lost": 15,
     "gpu requires reset": 16,
@@ -143,7 +147,7 @@ class _Document:
 
 def is_query(start: bytes) -> bool:
     """Return True if a file begins like the output of `nvidia-smi -q`, or is an error of it."""
-    if _XML.search(start) or _TEXT.search(start) or _FAILED.match(start):
+    if any(form.search(start) for form in (_XML, _TEXT, _COUNT)) or _FAILED.match(start):
         return True
     if not (_SUMMARY.search(start) or _EXCERPT.search(start) or b"Unable to determine" in start):
         return False
@@ -193,7 +197,8 @@ def read_query(file: str, blocks: Iterable[bytes]) -> list[Report]:
         before.append(line)
         if _SUMMARY.match(line):
             return [_of_summary(file, line, lines)]
-    return [_report(file, _of_text(before, is_excerpt=True))]
+    is_excerpt = not any(map(_COUNT.match, before))
+    return [_report(file, _of_text(before, is_excerpt=is_excerpt))]
 
 
 def _failure(file: str, words: str) -> Report:
@@ -271,15 +276,19 @@ def _of_summary(file: str, first: bytes, lines: Iterable[bytes]) -> Report:
                 driver=driver[1].decode("ascii") if driver else "",
             )
             errors = int(found[4]) if found[4].isdecimal() else 0
+            is_faulty = _ERROR in (found[2], found[4])
+            fault = DriverError(code=_UNKNOWN, words=_ERROR, readings=("table",))
             device = Device(
                 kind=DeviceKind.GPU,
                 name=found[1],
                 pci=_pci_name(found[3]),
                 counters={"ecc-uncorrected": errors} if errors else {},
+                errors=(fault,) if is_faulty else (),
             )
             gpus.append(gpu)
             devices.append(device)
-    names = shortened([*dict.fromkeys(gpu.name for gpu in gpus)], 3)
+    names = shortened([*dict.fromkeys(gpu.name for gpu in gpus if gpu.name != _ERROR)], 3)
+    shows = f"the table of {count(len(gpus), 'GPU')}{f' ({names})' if names else ''}"
     gap = Gap(
         reason="most of the state of the GPUs (add the output of `nvidia-smi -q`)",
         devices=Unread.GPUS,
@@ -289,7 +298,7 @@ def _of_summary(file: str, first: bytes, lines: Iterable[bytes]) -> Report:
         kind=ReportKind.NVIDIA_SMI,
         reading=Reading(devices=tuple(devices), unread=(gap,)),
         gpus=tuple(gpus),
-        shows=f"the table of {count(len(gpus), 'GPU')}{f' ({names})' if names else ''}",
+        shows="; ".join([shows, *_memory_errors(devices)][:4]),
     )
 
 
