@@ -24,7 +24,7 @@ from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SOURCE, accept, installed, program, refused
 from tests.factories.jobs import job_of, submitted
 from tests.factories.paths import TESTS
-from tests.factories.shell import run_program
+from tests.factories.shell import run_program, write_program
 
 from accept import __version__, backends, config
 from accept.backends.job import Job
@@ -624,10 +624,7 @@ def test_gpus_in_use_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestHangingDriver:
     @pytest.fixture(autouse=True)
     def hanging(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        smi = tmp_path / "bin" / "nvidia-smi"
-        smi.parent.mkdir()
-        smi.write_text("#!/bin/sh\nexec sleep 600\n")
-        smi.chmod(0o755)
+        smi = write_program(tmp_path / "bin" / "nvidia-smi", "exec sleep 600")
         monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
         monkeypatch.setattr("accept.backends.requirements.SECONDS", 0.5)
 

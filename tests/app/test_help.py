@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import accept, installed, program, refused
-from tests.factories.shell import run_program
+from tests.factories.shell import run_program, write_program
 
 from accept.app.commands import COMMANDS
 from accept.app.help import COMMANDS as LISTED
@@ -147,9 +147,7 @@ class TestTheCalledName:
     def test_of_another_program_first_on_path_is_a_warning_of_the_doctor(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        other = tmp_path / "accept"
-        other.write_text("#!/bin/sh\n")
-        other.chmod(0o755)
+        write_program(tmp_path / "accept", "")
         assert Code.NAME_TAKEN not in accept("doctor", "-m", "cpu").err
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
         assert Code.NAME_TAKEN in accept("doctor", "-m", "cpu").err

@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 from tests.factories.command_line import SOURCE, accept, parsers, refused, trust
+from tests.factories.shell import write_program
 from tests.factories.standin_ssh import standin_ssh
 from tests.factories.terminal import Terminal
 
@@ -33,8 +34,7 @@ SITE = "parameters: {all-reduce: {max: 64K}}\n"
 def ran(tmp_path: Path, working: Path) -> Path:
     """Write a site file that names a program; return the file that this program makes."""
     program, made = tmp_path / "python", tmp_path / "made"
-    program.write_text(f"#!/bin/sh\ntouch {made}\nexit 1\n")
-    program.chmod(0o755)
+    write_program(program, f"touch {made}\nexit 1")
     (working / "site.yaml").write_text(f"tools: {{python: {program}}}\n")
     return made
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import SMALL, SOURCE, Done, accept
+from tests.factories.shell import write_program
 
 from accept.backends.requirements import survey_script
 from accept.core import evidence
@@ -59,12 +60,9 @@ class TestPass:
     def test_is_not_verifiable_if_ssh_keygen_is_too_old_to_sign(
         self, suite: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        keygen = tmp_path / "bin" / "ssh-keygen"
-        keygen.parent.mkdir()
         real = shutil.which("ssh-keygen")
         refuses = "case $* in *'-Y sign'*) echo 'unknown option -- Y' >&2; exit 1 ;; esac"
-        keygen.write_text(f'#!/bin/sh\n{refuses}\nexec {real} "$@"\n')
-        keygen.chmod(0o755)
+        keygen = write_program(tmp_path / "bin" / "ssh-keygen", f'{refuses}\nexec {real} "$@"')
         monkeypatch.setenv("PATH", f"{keygen.parent}:{os.environ['PATH']}")
         done = run(suite, "--attempt", "one", "--json")
         assert (done.code, json.loads(done.out)["verified"]) == (0, Verification.NOT_VERIFIABLE)

@@ -14,6 +14,7 @@ from tests.factories import sample_evidence
 from tests.factories.command_line import accept, refused
 from tests.factories.jobs import job_of, over_ssh, submitted
 from tests.factories.paths import LAUNCHERS
+from tests.factories.shell import write_program
 
 from accept import backends
 from accept.backends import local
@@ -257,13 +258,10 @@ def test_the_start_time_of_the_coordinator_is_written_before_its_id(tmp_path: Pa
     package = tmp_path / "core" / "accept"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    python = tmp_path / "python with space"
-    python.write_text(
-        "#!/bin/sh\n"
-        "until [ -s coordinator.pid ]; do sleep 0.01; done\n"
-        'echo "$$"; cat "/proc/$$/stat"\n'
+    python = write_program(
+        tmp_path / "python with space",
+        'until [ -s coordinator.pid ]; do sleep 0.01; done\necho "$$"; cat "/proc/$$/stat"',
     )
-    python.chmod(0o755)
     subprocess.run(["sh", tmp_path / "coordinate.sh", python], check=True, cwd=tmp_path)
     pid, stat = (tmp_path / "console.log").read_text().split("\n", 1)
     assert (tmp_path / "coordinator.pid").read_text().strip() == pid

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.factories import verdicts
 from tests.factories.paths import DOCS
+from tests.factories.shell import write_program
 
 from accept import config
 from accept.config import resources
@@ -240,8 +241,7 @@ def test_the_topology_command_needs_only_tools_of_the_image(name: str, tmp_path:
     """The command uses only Python, which can parse the code."""
     code = 'import sys; compile(sys.argv[2], "topology", "exec"); print("/a/b")'
     (tmp_path / "code.py").write_text(code)
-    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/code.py "$@"\n')
-    (tmp_path / "python3").chmod(0o755)
+    write_program(tmp_path / "python3", f'exec {sys.executable} {tmp_path}/code.py "$@"')
     topology = config.load_machine(name).value.topology
     done = subprocess.run(
         ["/bin/sh", "-c", topology], env={"PATH": str(tmp_path)}, capture_output=True, check=True

@@ -19,6 +19,10 @@ A4 = config.load_machine("a4-highgpu-8g").value
 RACK = config.load_machine("gb200-4x").value
 
 
+CPU = config.load_machine("cpu").value
+UNKNOWN, CONTRADICTION = Code.NCCL_SETTING_UNKNOWN, Code.NCCL_CONTRADICTION
+
+
 def warnings(
     env: dict[str, str], machine: config.Machine = A4, profile: str = "default"
 ) -> tuple[str, ...]:
@@ -33,61 +37,42 @@ def test_a_misspelled_setting_has_a_warning_with_the_nearest() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["nccl_ib_hca", "NCCL_COLNET_ENABLE", "NCCL_PROTOCOL"])
-def test_an_unknown_setting_has_a_warning(name: str) -> None:
-    (line,) = warnings({name: "1"})
-    assert line.startswith(f"warning[W-NCCL-SETTING-UNKNOWN]: {name} ")
+#: The code of the warning (None: there is none), the settings, the machine and its profile.
+SETTINGS: list[tuple[Code | None, dict[str, str], config.Machine, str]] = [
+    *((UNKNOWN, {n: "1"}, A4, "default")
+      for n in ("nccl_ib_hca", "NCCL_COLNET_ENABLE", "NCCL_PROTOCOL")),
+    *((None, {n: "1"}, A4, "default")
+      for n in ("NCCL_ALGO", "NCCL_FASTRAK_NUM_FLOWS", "NCCL_TESTS_SPLIT", "UCX_TLS")),
+    (CONTRADICTION, {"NCCL_NET": "Socket"}, A4, "default"),
+    (CONTRADICTION, {"NCCL_NET": "IB"}, A4, "default"),
+    (CONTRADICTION, {"NCCL_IB_DISABLE": "1"}, A4, "default"),
+    (CONTRADICTION, {"NCCL_P2P_DISABLE": "1"}, A4, "default"),
+    (CONTRADICTION, {"NCCL_P2P_LEVEL": "LOC"}, A4, "default"),
+    (CONTRADICTION, {"NCCL_NET_GDR_LEVEL": "LOC"}, A4, "default"),
+    (CONTRADICTION, {"NCCL_NVLS_ENABLE": "0"}, A4, "default"),
+    (Code.NCCL_CHANNELS, {"NCCL_MAX_NCHANNELS": "4"}, A4, "default"),
+    (CONTRADICTION, {"NCCL_NET_PLUGIN": "none"}, A4, "default"),
+    (Code.NCCL_DEBUG, {"NCCL_DEBUG": "WARN"}, A4, "default"),
+    (Code.NCCL_DEBUG, {"NCCL_DEBUG_SUBSYS": "COLL"}, A4, "default"),
+    (Code.NCCL_DEBUG, {"NCCL_DEBUG_SUBSYS": "^INIT,NET"}, A4, "default"),
+    (Code.NCCL_DEBUG, {"NCCL_DEBUG_FILE": "/tmp/%h"}, A4, "default"),
+    *((None, {"NCCL_DEBUG_SUBSYS": value}, A4, "default")
+      for value in ("INIT", "net,env", "ALL", "^COLL", "^NET", "^INIT")),
+    # Only hardware that the machine has can be contradicted.
+    (CONTRADICTION, {"NCCL_MNNVL_ENABLE": "0"}, RACK, "default"),
+    (None, {"NCCL_MNNVL_ENABLE": "0", "NCCL_P2P_DISABLE": "0"}, A4, "default"),
+    (None, {"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN", "NCCL_MAX_NCHANNELS": "1"}, CPU,
+     "default"),
+    # A profile may turn a path off.
+    (None, {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}, A4, "sockets"),
+    (None, {"NCCL_P2P_DISABLE": "1"}, A4, "network"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["NCCL_ALGO", "NCCL_FASTRAK_NUM_FLOWS", "NCCL_TESTS_SPLIT", "UCX_TLS"]
-)
-def test_known_settings_have_no_warning(name: str) -> None:
-    assert warnings({name: "1"}) == ()
-
-
-@pytest.mark.parametrize(
-    ("machine", "env", "code"),
-    [
-        (A4, {"NCCL_NET": "Socket"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_NET": "IB"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_IB_DISABLE": "1"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_P2P_DISABLE": "1"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_P2P_LEVEL": "LOC"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_NET_GDR_LEVEL": "LOC"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_NVLS_ENABLE": "0"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_MAX_NCHANNELS": "4"}, Code.NCCL_CHANNELS),
-        (A4, {"NCCL_NET_PLUGIN": "none"}, Code.NCCL_CONTRADICTION),
-        (A4, {"NCCL_DEBUG": "WARN"}, Code.NCCL_DEBUG),
-        (A4, {"NCCL_DEBUG_SUBSYS": "COLL"}, Code.NCCL_DEBUG),
-        (A4, {"NCCL_DEBUG_SUBSYS": "^INIT,NET"}, Code.NCCL_DEBUG),
-        (A4, {"NCCL_DEBUG_FILE": "/tmp/%h"}, Code.NCCL_DEBUG),
-        (RACK, {"NCCL_MNNVL_ENABLE": "0"}, Code.NCCL_CONTRADICTION),
-    ],
-)
-def test_a_setting_that_contradicts_the_machine_has_a_warning(
-    machine: config.Machine, env: dict[str, str], code: Code
-) -> None:
-    assert any(line.startswith(f"warning[{code}]: ") for line in warnings(env, machine))
-
-
-@pytest.mark.parametrize("value", ["INIT", "net,env", "ALL", "^COLL", "^NET"])
-def test_a_log_with_the_network_has_no_warning(value: str) -> None:
-    assert warnings({"NCCL_DEBUG_SUBSYS": value}, A4) == ()
-
-
-def test_a_machine_without_the_hardware_is_not_contradicted() -> None:
-    assert warnings({"NCCL_MNNVL_ENABLE": "0", "NCCL_P2P_DISABLE": "0"}) == ()
-    cpu = config.load_machine("cpu").value
-    assert (
-        warnings({"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "WARN", "NCCL_MAX_NCHANNELS": "1"}, cpu)
-        == ()
-    )
-
-
-def test_a_profile_may_turn_a_path_off() -> None:
-    assert warnings({"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}, A4, "sockets") == ()
-    assert warnings({"NCCL_P2P_DISABLE": "1"}, A4, "network") == ()
+def test_settings_that_are_unknown_or_contradict_the_machine_have_a_warning() -> None:
+    for code, env, machine, profile in SETTINGS:
+        codes = {line.partition(": ")[0] for line in warnings(env, machine, profile)}
+        assert codes == ({f"warning[{code}]"} if code else set()), (env, machine.name, profile)
 
 
 def test_the_plan_has_warnings_for_the_site_file_and_the_option(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from tests.factories import cloudbuild
 from tests.factories.paths import ROOT
-from tests.factories.shell import run_program
+from tests.factories.shell import run_program, write_program
 
 from accept import __version__
 from accept.plan.node_code import CHART_FOLDER
@@ -85,8 +85,7 @@ class Project:
 
     def tool(self, name: str, script: str) -> None:
         """Put a program on the PATH of the steps."""
-        (self.folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
-        (self.folder / "bin" / name).chmod(0o755)
+        write_program(self.folder / "bin" / name, script)
 
     def run(self, *names: str, **given: str) -> subprocess.CompletedProcess[str]:
         """Run steps one after the other until one fails; return the last."""

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.factories import cloudbuild, dockerfile
 from tests.factories.paths import ROOT
+from tests.factories.shell import write_program
 
 README = (ROOT / "docker" / "README.md").read_text()
 RELEASE = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
@@ -34,8 +35,7 @@ def test_all_builders_use_the_same_gpu_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, script in (("docker", "exit 1"), ("podman", 'printf "%s\\n" "$@"')):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, script)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     command = ["bash", str(ROOT / ".ci" / "release"), "image", "gpu"]
     built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

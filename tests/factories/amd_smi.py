@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.factories.shell import write_program
+
 #: Of the public log tests/data/foreign/rccl-tests.
 PLACES = tuple(f"0000:{bus}:00.0" for bus in ("05", "25", "45", "65", "85", "a5", "c5", "e5"))
 
@@ -60,10 +62,6 @@ def write(folder: Path, metrics: list[dict[str, Any]], *, rocm: int = 6) -> Path
     for name, gpus in {"list": listed, "static": static, "metric": metrics}.items():
         shown = gpus if rocm < 7 else {"gpu_data": gpus}
         (folder / f"amd-{name}.json").write_text(json.dumps(shown))
-    program = folder / "amd-smi"
-    program.write_text(
-        f'#!/bin/sh\ncase " $* " in *" --json "*) form=json ;; *) form=txt ;; esac\n'
-        f"cat {folder}/amd-$1.$form\n"
-    )
-    program.chmod(0o755)
+    form = 'case " $* " in *" --json "*) form=json ;; *) form=txt ;; esac'
+    write_program(folder / "amd-smi", f"{form}\ncat {folder}/amd-$1.$form")
     return folder

@@ -26,6 +26,7 @@ from tests.factories.api_server import OUT, STATUS, ApiServer, Frames, api_serve
 from tests.factories.clock import PATIENCE
 from tests.factories.command_line import SOURCE, Done, accept
 from tests.factories.kubernetes import container, job, listed, node, running, unscheduled
+from tests.factories.shell import write_program
 
 from accept.backends.kubernetes.watch import FOLDER
 from accept.backends.slurm.submit import SHARED
@@ -140,9 +141,7 @@ class Place:
 
     def program(self, name: str, script: str) -> None:
         """Replace a program on PATH."""
-        path = self.folder / "bin" / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
+        write_program(self.folder / "bin" / name, script)
 
     def starve(self) -> None:
         """Let no run get its node."""

@@ -1,9 +1,10 @@
-"""Programs that tests run to their end."""
+"""Programs that tests write, and run to their end."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tests.factories.clock import PATIENCE
@@ -16,3 +17,11 @@ def run_program(
     usual = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
     options = {**usual, "timeout": PATIENCE, **options}
     return subprocess.run([str(word) for word in words], check=check, **options)
+
+
+def write_program(path: Path, script: str) -> Path:
+    """Write a program that runs a script of sh; return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.factories.shell import write_program
+
 NODES = "n1|idle|gpu:8|none\nn2|idle|gpu:h100:8(S:0-1)|none\nn3|drained|gpu:8|bad fan\n"
 HELD = "JobId=7 JobName=a JobState=PENDING Reason=JobHeldAdmin Restarts=0 ExitCode=0:0 BatchHost="
 
@@ -22,9 +24,7 @@ class StandinSlurm:
 
     def set(self, name: str, script: str) -> None:
         """Replace a command."""
-        program = self.folder / name
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
+        write_program(self.folder / name, script)
 
     def fail(self, name: str, error: str) -> None:
         """Let a command fail with an error."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from tests.factories.shell import write_program
 
 _SCRIPT = """\
 #!/bin/sh
@@ -58,9 +59,7 @@ class StandinSsh:
 
     def do_not_wait(self) -> None:
         """Let `sleep` on the hosts end at once."""
-        program = self.control / "bin" / "sleep"
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
+        write_program(self.control / "bin" / "sleep", "")
 
     def take_down(self, host: str) -> None:
         """Let no connection reach a host."""

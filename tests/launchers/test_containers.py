@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.factories.command_line import refused
-from tests.factories.shell import run_program
+from tests.factories.shell import run_program, write_program
 
 from accept.config import resources
 from accept.plan.bundle import container_env
@@ -64,11 +64,8 @@ def run(tmp_path: Path) -> Run:
         lines: str, *, env: str, runtimes: Sequence[str] = ("apptainer", "docker", "podman")
     ) -> subprocess.CompletedProcess[str]:
         programs = tmp_path / "bin"
-        programs.mkdir()
         for name in runtimes:
-            script = f'case $1 in info) ;; *) echo {name} "$@" ;; esac\n'
-            (programs / name).write_text(f"#!/bin/sh\n{script}")
-            (programs / name).chmod(0o755)
+            write_program(programs / name, f'case $1 in info) ;; *) echo {name} "$@" ;; esac')
         for name in ("cat", "id", "printf", "tail"):
             (programs / name).symlink_to(f"/usr/bin/{name}")
         functions = (resources.launchers() / "container.sh").read_text()
@@ -155,8 +152,7 @@ class TestErrors:
 
     def here(self, script: str, folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> str:
         """Start a run on this machine with a stand-in for podman, and return the error."""
-        (folder / "podman").write_text(f"#!/bin/sh\n{script}\n")
-        (folder / "podman").chmod(0o755)
+        write_program(folder / "podman", script)
         (folder / "site.yaml").write_text("container: {runtime: podman}\n")
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin" if script else "/nothing")
         monkeypatch.setenv("ACCEPT_RUNS", f"{folder}/runs")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.runs import VENV, VENV_MPI4
@@ -22,7 +23,7 @@ from tests.factories.clock import PATIENCE
 from tests.factories.command_line import accept
 from tests.factories.keys import sign_evidence
 from tests.factories.ports import free_port
-from tests.factories.shell import run_program
+from tests.factories.shell import run_program, write_program
 
 from accept.backends.kubernetes.watch import FINISHED
 from accept.config import resources
@@ -48,15 +49,16 @@ def sh(script: str | Path, *args: str, **environment: str) -> subprocess.Complet
     return run_program(["sh", script, *args], env={"PATH": os.environ["PATH"], **environment})
 
 
-def stand_in(path: Path, script: str) -> None:
-    """Write a program that runs a script of sh."""
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-
-
 def tell(folder: Path, event: str) -> None:
     """Send an event to the script that waits in a run's folder."""
     subprocess.run(["sh", "-c", f"echo {event} 1<>events"], cwd=folder, check=True)
+
+
+def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
+    """Wait until a process that lives has made a file."""
+    while not path.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
 
 
 #: A machine for each property that templates depend on: GPUs, a script, detection of devices.
@@ -274,7 +276,7 @@ class TestSteps:
         self, node: Path, version: str, has: str, has_not: str
     ) -> None:
         answer = f'[ "$1" != --version ] || echo "mpirun (Open MPI) {version}"'
-        stand_in(node / "bin/mpirun", answer)
+        write_program(node / "bin/mpirun", answer)
         (script,) = (node / "steps").glob("*-collectives.sh")
         done = sh(script, PATH=f"{node}/bin", ACCEPT_PYTHON=sys.executable)
         line = rf"^# Open MPI {version[0]}: 'mpirun' .*'-np' '2' "
@@ -293,7 +295,7 @@ class TestSteps:
         (folder / "group").write_text("h0 h0 127.0.0.1 22 8\n")
         programs = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
         for name in ("mpirun", *(f"{program}_perf" for program in programs)):
-            stand_in(node / "bin" / name, f"# {build}\necho 'mpirun (Open MPI) 5.0.8'")
+            write_program(node / "bin" / name, f"# {build}\necho 'mpirun (Open MPI) 5.0.8'")
         (script,) = (folder / "steps").glob("*-collectives.sh")
         done = sh(script, PATH=f"{node}/bin:{os.environ['PATH']}", ACCEPT_PYTHON=sys.executable)
         assert ("'-I' '1'" in done.stdout) is is_asked, done.stdout
@@ -309,7 +311,7 @@ class TestUnpack:
         archive = render(resolve(Options(machine="cpu", nodes=1))).archive()
         subprocess.run(["tar", "-xf", "-", "-C", tmp_path], input=archive, check=True)
         (tmp_path / "bin").mkdir()
-        stand_in(tmp_path / "bin/python3", "exit 1")
+        write_program(tmp_path / "bin/python3", "exit 1")
         return tmp_path
 
     @pytest.mark.parametrize(
@@ -402,7 +404,7 @@ class TestWatchdog:
         os.mkfifo(node / "events")
         # Prints that it listens, as an sshd does, and waits for its end.
         listens = "echo 'Server listening on 0.0.0.0 port 1.' >&2\nexec sleep 600"
-        stand_in(tmp_path / "sshd", listens)
+        write_program(tmp_path / "sshd", listens)
         return node
 
     def guard(
@@ -417,9 +419,8 @@ class TestWatchdog:
             start_new_session=True,
             env={**os.environ, "ACCEPT_GUARD": str(node)},
         )
-        while wait and not (node / "port").exists():
-            assert guard.poll() is None
-            time.sleep(0.01)
+        if wait:
+            wait_for(node / "port", guard)
         return guard
 
     def test_after_remove_it_leaves_nothing(self, node: Path) -> None:
@@ -439,9 +440,7 @@ class TestWatchdog:
         (node / "evidence" / "plan.json").write_text("{}")
         guard = self.guard(node, "600", "600")
         tell(node, "over")
-        while not (node / "kept").exists():
-            assert guard.poll() is None
-            time.sleep(0.01)
+        wait_for(node / "kept", guard)
         assert {path.name for path in node.iterdir()} <= {
             "evidence.tar", "status", "console.log", "events", "run", "timer", "kept",
             "guard.pid", "kill.sh",
@@ -592,10 +591,8 @@ def test_ports_are_in_the_range_that_the_security_page_names() -> None:
 def _shell(script: str) -> str:
     """Return the last line that a script of the launchers prints."""
     env = {"PATH": os.environ["PATH"], "ACCEPT_PYTHON": sys.executable}
-    done = subprocess.run(
-        ["/bin/sh", "-c", script], cwd=LAUNCHERS, env=env, stdout=subprocess.PIPE, check=True
-    )
-    return done.stdout.decode().split()[-1]
+    done = run_program(["/bin/sh", "-c", script], cwd=LAUNCHERS, env=env, check=True)
+    return done.stdout.split()[-1]
 
 
 @pytest.mark.real
@@ -660,11 +657,11 @@ class TestPodEntrypoint:
         tools = tmp_path / "bin"
         tools.mkdir()
         # Prints that it listens, as an sshd does, and waits for its end.
-        stand_in(
+        write_program(
             tools / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; exec sleep 600',
         )
-        stand_in(tools / "mpirun", "exit 1")
+        write_program(tools / "mpirun", "exit 1")
         return pod
 
     def fill(self, pod: Path, **scripts: str) -> None:
@@ -757,7 +754,7 @@ class TestPodEntrypoint:
 
     def test_stays_if_the_coordinator_asks_for_it(self, pod: Path) -> None:
         """Index 0 is a host like the others if the coordinator has a pod of its own."""
-        stand_in(
+        write_program(
             pod.parent / "bin" / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2; trap "touch gone; exit" TERM\n'
             "while :; do sleep 0.1; done",
@@ -766,9 +763,7 @@ class TestPodEntrypoint:
         self.ready(pod, entry)
         (pod / "stay").touch()
         tell(pod, "over")
-        while not (pod / "gone").exists():
-            assert entry.poll() is None
-            time.sleep(0.01)
+        wait_for(pod / "gone", entry)
         entry.terminate()
         assert self.ended(entry) == (0, "the run is over")
         assert (pod / "ending").exists()
@@ -813,7 +808,7 @@ class TestPodEntrypoint:
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: processes of its own")
     def test_as_the_first_process_reaps_dead_children(self, pod: Path) -> None:
         # An sshd whose sessions end before the processes that they started.
-        stand_in(
+        write_program(
             pod.parent / "bin" / "sshd",
             '[ "$1" != -t ] || exit 0; echo "Server listening" >&2\n'
             "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done > orphans\n"
@@ -822,9 +817,7 @@ class TestPodEntrypoint:
         )
         alone = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
         entry = self.start(pod, *alone, ACCEPT_LIFE_SECONDS="600")
-        while not (pod / "none-left").exists():
-            assert entry.poll() is None
-            time.sleep(0.01)
+        wait_for(pod / "none-left", entry)
         assert len((pod / "orphans").read_text().split()) == 3
         tell(pod, "over")
         assert self.ended(entry) == (0, "the run is over")
@@ -891,9 +884,7 @@ class TestPodEntrypoint:
         self, pod: Path, tmp_path: Path
     ) -> None:
         entry = self.first(pod, tmp_path / "results", records=(1 << 20) + 1)
-        while not (pod / "evidence.tar").exists():
-            assert entry.poll() is None
-            time.sleep(0.01)
+        wait_for(pod / "evidence.tar", entry)
         assert (tmp_path / "results" / "runs" / f"entry-{os.getpid()}" / "MANIFEST.json").exists()
         (pod / "collected").touch()
         code, last = self.ended(entry)
@@ -964,9 +955,9 @@ class TestPodEntrypoint:
         if ImageTool.MPIRUN in has:
             (pod.parent / "bin" / "mpirun").rename(own / "mpirun")
         if ImageTool.NCCL_TESTS in has:
-            stand_in(own / "all_reduce_perf_mpi", "")
+            write_program(own / "all_reduce_perf_mpi", "")
         if ImageTool.PYTHON in has:
-            stand_in(own / "python3", self.FULL if ImageTool.TORCH in has else self.BARE)
+            write_program(own / "python3", self.FULL if ImageTool.TORCH in has else self.BARE)
         # The script looks for sshd in folders of the root, too.
         finds = (resources.launchers() / "sshd.sh").read_text().replace(" /usr/", f" {root}/usr/")
         self.fill(pod, sshd=finds, coordinate=self.COORDINATES)
@@ -1002,9 +993,9 @@ class TestPodEntrypoint:
 
     def test_uses_a_newer_python_beside_an_old_one(self, pod: Path) -> None:
         folder = pod.parent / "bin"
-        stand_in(folder / "python3", "exit 1")
-        stand_in(folder / "python", "exit 1")
-        stand_in(folder / "python3.12", self.FULL)
+        write_program(folder / "python3", "exit 1")
+        write_program(folder / "python", "exit 1")
+        write_program(folder / "python3.12", self.FULL)
         path = f"{folder}:{self.tools(pod, 'python')}"
         self.fill(pod, coordinate=self.COORDINATES)
         entry = self.start(pod, JOB_COMPLETION_INDEX="0", PATH=path, ACCEPT_RESULTS=str(folder))
@@ -1013,7 +1004,7 @@ class TestPodEntrypoint:
 
     def optional(self, pod: Path, python: str, **environment: str) -> str:
         """Return the line about missing optional tools, or ""."""
-        stand_in(pod.parent / "bin" / "python3", python)
+        write_program(pod.parent / "bin" / "python3", python)
         first = {"ACCEPT_ROLE": "host", "JOB_COMPLETION_INDEX": "0", **environment}
         entry = self.start(pod, ACCEPT_IMAGE="img:1", **first)
         self.ready(pod, entry)
@@ -1047,7 +1038,7 @@ class TestPodEntrypoint:
     @pytest.mark.real
     def test_prints_nothing_if_no_tool_is_missing(self, pod: Path) -> None:
         for program in ("all_reduce_perf", "gcloud"):
-            stand_in(pod.parent / "bin" / program, "")
+            write_program(pod.parent / "bin" / program, "")
         (pod.parent / "nvidiactl").touch()
         dev = str(pod.parent)
         assert self.optional(pod, self.FULL, ACCEPT_RESULTS="gs://mine", ACCEPT_DEV=dev) == ""

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.blame_cases import BAD, case
 from tests.factories.reported_runs import HOSTILE, reported
-from tests.factories.shell import run_program
+from tests.factories.shell import run_program, write_program
 from tests.factories.verdicts import gpus, inventory_of
 
 from accept.commands import ticket as commands
@@ -194,8 +194,7 @@ class Script:
             "ssh": 'shift; sh -c "$*"',
         }
         for name, script in {**usual, **stand_ins}.items():
-            (self.tools / name).write_text(f"#!/bin/sh\n{script}\n")
-            (self.tools / name).chmod(0o755)
+            write_program(self.tools / name, script)
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:
         return run_program(

@@ -17,6 +17,7 @@ from tests.factories.chart_runs import DOMAIN
 from tests.factories.command_line import accept, refused
 from tests.factories.helm import helm
 from tests.factories.kubernetes import job, listed, node
+from tests.factories.shell import write_program
 
 from accept.backends.kubernetes.client import Api
 from accept.backends.requirements import Requirement as Row
@@ -280,13 +281,11 @@ def test_a_submitted_run_leaves_out_nodes_with_maintenance_and_is_known_by_what_
     made["spec"]["template"] = {"spec": {"containers": [{"name": "accept", "env": env}]}}
     manifest = "".join(f"---\n{yaml.safe_dump(one)}" for one in ({"kind": "ConfigMap"}, made))
     (tmp_path / "record.json").write_text(json.dumps({"manifest": manifest}))
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "helm"
-    script.write_text(
-        '#!/bin/sh\n[ "$1" != get ] || { echo "Error: release: not found" >&2; exit 1; }\n'
-        f"printf '%s\\n' \"$@\" > {tmp_path}/words\ncat {tmp_path}/record.json\n"
+    script = write_program(
+        tmp_path / "bin" / "helm",
+        '[ "$1" != get ] || { echo "Error: release: not found" >&2; exit 1; }\n'
+        f"printf '%s\\n' \"$@\" > {tmp_path}/words\ncat {tmp_path}/record.json",
     )
-    script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
     for kind in ("secrets", "configmaps"):
         server.answer_with(f"{LAB}/{kind}", {"metadata": {"name": "one"}})

@@ -11,6 +11,7 @@ from shlex import quote
 import pytest
 from tests.factories.clock import Clock
 from tests.factories.command_line import accept, refused
+from tests.factories.shell import write_program
 from tests.factories.standin_slurm import HELD, NODES, StandinSlurm
 
 from accept.backends.slurm import backend
@@ -291,8 +292,7 @@ def test_the_status_of_the_coordinator_counts_if_only_a_task_ran_out_of_memory(
 
 def test_a_job_that_is_cancelled_before_its_program_starts_leaves_no_folder(tmp_path: Path) -> None:
     python, begun, site = (tmp_path / name for name in ("python", "begun", "site.yaml"))
-    python.write_text(f"#!/bin/sh\ntouch {begun}\nsleep 0.5\n")
-    python.chmod(0o755)
+    write_program(python, f"touch {begun}\nsleep 0.5")
     site.write_text(f"tools: {{python: {python}}}\n")
     run = SlurmRun(
         attempt="one", folder=f"{tmp_path}/accept-one", shared="", start_seconds=1, life_seconds=1,

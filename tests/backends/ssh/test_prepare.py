@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.factories.command_line import refused
-from tests.factories.shell import run_program
+from tests.factories.shell import run_program, write_program
 
 from accept.backends.remote import Reply
 from accept.backends.ssh.prepare import understood
@@ -100,10 +100,7 @@ class TestAHostWithoutGpus:
         for name in ("bootstrap_host.sh", "gpus.sh", "sshd.sh", "unpack.sh"):
             (tmp_path / name).write_text((resources.launchers() / name).read_text())
         (tmp_path / "tmp").mkdir()
-        (tmp_path / "bin").mkdir()
-        driver = tmp_path / "bin" / "nvidia-smi"
-        driver.write_text("#!/bin/sh\nexit 9\n")
-        driver.chmod(0o755)
+        write_program(tmp_path / "bin" / "nvidia-smi", "exit 9")
         return tmp_path
 
     def problem(self, host: Path, *words: str, path: str = "") -> Problem:
@@ -122,9 +119,7 @@ class TestAHostWithoutGpus:
         assert Cause.GPU_MISSING.row.permanent
 
     def test_whose_account_has_no_shell_is_refused_with_the_reason(self, host: Path) -> None:
-        passwd = host / "bin" / "getent"
-        passwd.write_text("#!/bin/sh\necho me:x:7:7::/:/usr/sbin/nologin\n")
-        passwd.chmod(0o755)
+        write_program(host / "bin" / "getent", "echo me:x:7:7::/:/usr/sbin/nologin")
         problem = self.problem(host)
         assert problem.cause is Cause.LAUNCH_FAILED
         assert "/usr/sbin/nologin" in problem.message

@@ -16,6 +16,7 @@ import pytest
 from tests.factories import sample_evidence, verdicts
 from tests.factories.clock import PATIENCE, let_wall_clock_jump
 from tests.factories.keys import write_keys
+from tests.factories.shell import write_program
 
 from accept.core import evidence
 from accept.core.plan import Collector, GroupKind, ParamValue, PlannedMachine, Step, Supported
@@ -399,15 +400,13 @@ def test_packed_evidence_is_in_the_log_unless_a_bucket_may_take_it(
 def test_records_of_finished_steps_are_copied_to_the_pod_whose_node_comes_first(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tools = tmp_path / "bin"
-    tools.mkdir()
     # Runs the command in the folder of its host; the name of the host precedes the command.
-    (tools / "ssh").write_text(
-        "#!/bin/sh\nfor command; do host=$before before=$command; done\n"
-        f'cd {tmp_path}/"$host" && exec sh -c "$command"\n'
+    write_program(
+        tmp_path / "bin" / "ssh",
+        "for command; do host=$before before=$command; done\n"
+        f'cd {tmp_path}/"$host" && exec sh -c "$command"',
     )
-    (tools / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     folder = node({"c": 8})
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories.clock import PATIENCE
+from tests.factories.shell import write_program
 
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
@@ -43,9 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def step(folder: Path, script: str) -> Step:
     """Run the step on n1 and n2 to its end, with this srun."""
-    program = folder / "srun"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    write_program(folder / "srun", script)
     started = Step(
         RUN, ("n1", "n2"), job="7", folder=folder, restarted=(folder / "restarted").write_text
     )
@@ -83,10 +82,8 @@ def test_a_step_that_fails_for_another_reason_blames_no_single_node(folder: Path
 
 def test_a_node_with_a_full_disk_is_named_when_its_task_ends(folder: Path) -> None:
     full = "tar: core.tar: Cannot write: No space left on device"
-    (folder / "tar").write_text(
-        f"#!/bin/sh\necho '{full}' >&2; echo tar: Exiting with failure status >&2; exit 2\n"
-    )
-    (folder / "tar").chmod(0o755)
+    fails = f"echo '{full}' >&2; echo tar: Exiting with failure status >&2; exit 2"
+    write_program(folder / "tar", fails)
     warning = "echo 'srun: cluster configuration lacks support for cpu binding' >&2"
     task = 'for task; do :; done; SLURMD_NODENAME=n2 SLURM_NODEID=1 sh -c "$task"'
     outcome = step(folder, f"{warning}; {task}").outcome()

@@ -12,6 +12,7 @@ import pytest
 from tests.factories import amd_smi
 from tests.factories.command_line import accept
 from tests.factories.paths import PROGRAMS, ROOT
+from tests.factories.shell import write_program
 
 SUITE = """\
 name: facts
@@ -41,9 +42,7 @@ def test_the_gpus_have_the_same_uuids_for_the_inventory_and_the_ranks(
 
 
 def test_the_words_of_a_driver_that_does_not_answer_are_shown(tmp_path: Path) -> None:
-    program = tmp_path / "amd-smi"
-    program.write_text("#!/bin/sh\necho 'ERROR:root:Unable to get devices' >&2; exit 255\n")
-    program.chmod(0o755)
+    write_program(tmp_path / "amd-smi", "echo 'ERROR:root:Unable to get devices' >&2; exit 255")
     out = output(tmp_path, sys.executable, PROGRAMS / "inventory.py")
     value = json.loads(out.partition("ACCEPT ")[2])["value"]
     assert (value["gpus"], "Unable to get devices" in value["driverWords"]) == (None, True)
@@ -59,16 +58,11 @@ def test_a_run_names_the_gpus_that_get_errors_or_too_hot(
     first = [amd_smi.metric(n) for n in range(8)]
     later = [amd_smi.metric(n, uncorrected=int(n == 3), hot=n == 5) for n in range(8)]
     before, after = amd_smi.write(tmp_path / "a", first), amd_smi.write(tmp_path / "b", later)
-    program = tmp_path / "bin/amd-smi"
-    program.parent.mkdir()
-    program.write_text(
-        f"""#!/bin/sh
-[ -e {tmp_path}/was-read ] && exec {after}/amd-smi "$@"
-[ "$1" = metric ] && touch {tmp_path}/was-read
-exec {before}/amd-smi "$@"
-"""
+    script = (
+        f'[ -e {tmp_path}/was-read ] && exec {after}/amd-smi "$@"\n'
+        f'[ "$1" = metric ] && touch {tmp_path}/was-read\nexec {before}/amd-smi "$@"'
     )
-    program.chmod(0o755)
+    program = write_program(tmp_path / "bin/amd-smi", script)
     (tmp_path / "facts.yaml").write_text(SUITE)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path / "runs"))

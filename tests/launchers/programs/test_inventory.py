@@ -13,6 +13,7 @@ import pytest
 from tests.factories import nvml, smi, verdicts
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import printed, records_of
+from tests.factories.shell import write_program
 
 import commands
 import gpu_inventory
@@ -163,9 +164,7 @@ def test_gpus_of_a_driver_that_does_not_answer_in_time_are_not_known(
     tmp_path: Path, h100: nvml.Scenario, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     h100.change("nvmlInit * : hang" if program == "NVML" else "nvmlInit * : 18")
-    hanging = tmp_path / "nvidia-smi"
-    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
-    hanging.chmod(0o755)
+    write_program(tmp_path / "nvidia-smi", "exec sleep 600")
     for name, value in {**h100.env, "PATH": f"{tmp_path}:{os.environ['PATH']}"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(gpu_inventory, "SECONDS", 3)
@@ -320,10 +319,8 @@ def test_a_host_without_python_counts_only_display_controllers_as_gpus(tmp_path:
         (device / "vendor").write_text("0x10de\n")
         (device / "class").write_text(f"{number}\n")
     programs = tmp_path / "bin"
-    programs.mkdir()
     for name in ("python", "python3", *(f"python3.{minor}" for minor in range(10, 15))):
-        (programs / name).write_text("#!/bin/sh\nexit 1\n")
-        (programs / name).chmod(0o755)
+        write_program(programs / name, "exit 1")
     environment = {
         "PATH": f"{programs}:/usr/bin:/bin",
         "ACCEPT_DIR": str(tmp_path),

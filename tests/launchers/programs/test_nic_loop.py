@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.factories import nvml, perftest
 from tests.factories.programs import printed, records_of
+from tests.factories.shell import write_program
 
 import nic_loop
 
@@ -121,11 +122,9 @@ def test_a_loop_that_hangs_is_ended_and_not_repeated(
 
 
 def test_without_perftest_nccl_gathers_through_each_port(tmp_path: Path) -> None:
-    program = tmp_path / "bin/all_gather_perf"
-    program.parent.mkdir()
     names = "$CUDA_VISIBLE_DEVICES $NCCL_IB_HCA $NCCL_P2P_DISABLE $NCCL_SHM_DISABLE"
-    program.write_text(f'#!/bin/sh\necho "NCCL INFO NET/IB : Using {names}" > "$NCCL_DEBUG_FILE"\n')
-    program.chmod(0o755)
+    script = f'echo "NCCL INFO NET/IB : Using {names}" > "$NCCL_DEBUG_FILE"'
+    program = write_program(tmp_path / "bin/all_gather_perf", script)
     path = perftest.hidden(tmp_path / "hidden", f"{program.parent}:/usr/bin:/bin")
     facts = run(tmp_path, {"PATH": path, "LD_LIBRARY_PATH": ""})
     assert tried(facts) == [("mlx5_0", "nccl", 0), ("mlx5_1", "nccl", 0)]

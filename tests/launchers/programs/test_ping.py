@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.factories import nvml, smi
 from tests.factories.programs import Start
+from tests.factories.shell import write_program
 
 import gpu_inventory
 from ping import gpus_of_host, own_gpu, rounds
@@ -81,8 +82,7 @@ def test_without_nvidia_smi_nvml_identifies_the_gpus(
 def test_an_nvidia_smi_that_fails_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
+    write_program(tmp_path / "nvidia-smi", "exit 9")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     assert gpus_of_host("h0") == []
     assert "gpu-unusable" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.factories.paths import ROOT
 from tests.factories.programs import printed
+from tests.factories.shell import write_program
 
 from accept.config.tools import tool_of
 from accept.core.plan import ParamValue
@@ -96,10 +97,8 @@ def test_what_a_tool_prints_gives_figures_and_names_the_gpu(
     loaded = tool_of(name, "")
     assert loaded is not None
     tool = loaded.value.planned(params, None)
-    stand_in = tmp_path / program
     version = "[ $1 = --version ] && echo version: 4.2.3 && exit"
-    stand_in.write_text(f"#!/bin/sh\n{version}\ncat {SAMPLES / sample}\nexit {status}\n")
-    stand_in.chmod(0o755)
+    write_program(tmp_path / program, f"{version}\ncat {SAMPLES / sample}\nexit {status}")
     spec = tmp_path / "tool.json"
     spec.write_text(to_json(tool))
     out = printed("tool.py", spec, PATH=f"{tmp_path}:{os.environ['PATH']}")
