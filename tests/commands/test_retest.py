@@ -84,25 +84,17 @@ def test_a_suspect_that_is_as_good_as_normal_is_closed_and_both_runs_are_accepte
     assert not retested(slow()).suspects[0].replaced
 
 
-def test_a_suspect_that_is_slow_again_is_still_bad() -> None:
-    result = retested(slow("h3"))
-    assert [row.outcome for row in result.suspects] == [Outcome.STILL_BAD]
-    assert (result.accepted, result.exit) == (False, 3)
-
-
-def test_a_suspect_with_another_fault_has_another_cause() -> None:
+def test_a_suspect_stays_open_unless_it_is_measured_as_normal() -> None:
     died = Problem(cause=Cause.HOST_DIED, message="gone", host="h3")
     last = replace(measured(PAIRS, FEW, slow())[-1], wave=9, exit=1, metrics=(), problems=(died,))
-    result = retested(slow(), last)
-    assert [row.outcome for row in result.suspects] == [Outcome.OTHER_CAUSE]
-    assert result.exit == 3
-
-
-def test_a_retest_without_the_suspect_shows_nothing() -> None:
-    after = run_on(hosts(3), slow(), attempt="new")
-    result = compared(OLD, after, suspects_of(OLD, (), "old", Part.SUITE))
-    assert [row.outcome for row in result.suspects] == [Outcome.NOT_SHOWN]
-    assert result.exit == 7
+    elsewhere = run_on(hosts(3), slow(), attempt="new")
+    for result, outcome, code in (
+        (retested(slow("h3")), Outcome.STILL_BAD, 3),
+        (retested(slow(), last), Outcome.OTHER_CAUSE, 3),
+        (compared(OLD, elsewhere, suspects_of(OLD, (), "old", Part.SUITE)), Outcome.NOT_SHOWN, 7),
+    ):
+        assert [row.outcome for row in result.suspects] == [outcome]
+        assert (result.accepted, result.exit) == (False, code), outcome
 
 
 def test_suspects_that_were_not_measured_again_stay_bad() -> None:
