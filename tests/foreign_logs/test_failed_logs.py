@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_a_log_that_measured_nothing_gets_its_answer_for_people_and_in_json(
     assert any(quoted in line for line in answer["lines"])
     assert answer["cause"] in {*Cause}
     assert answer["isEvident"]
+
+
+def test_a_log_of_nccl_alone_has_its_cause_beside_logs_with_results(tmp_path: Path) -> None:
+    shutil.copy(LOGS / "only-nccl.log", tmp_path / "a.log")
+    (tmp_path / "b.log").write_text(table("all_reduce", ["node1", "node2"], range(8), 95.0))
+    verdict = judged(tmp_path)
+    assert (verdict["exit"], verdict["suspects"]) == (3, [])
+    assert causes(verdict) & {"network-failed", "no-measurement"} == {"network-failed"}
+    assert verdict["answer"]["isEvident"]
 
 
 def no_verdict(*paths: Path) -> dict[str, Any]:
