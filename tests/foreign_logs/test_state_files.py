@@ -104,6 +104,19 @@ def test_each_output_in_one_file_counts(
     assert judged(file).plan.steps[0].checks == ("all-reduce",)
 
 
+def test_outputs_of_other_gpus_in_one_file_are_of_another_node(tmp_path: Path) -> None:
+    bad, good = (
+        (SAMPLES / "nvidia-smi" / name).read_text() for name in ("a100-pending.txt", "a10.txt")
+    )
+    file = tmp_path / "all.txt"
+    for texts_of_nodes in ((bad, good), (good, bad)):
+        first, second = texts_of_nodes
+        file.write_text(first + re.sub(r"GPU-0{8}", "GPU-11111111", second))
+        one = judged(file)
+        assert {host for host, *_ in accused(one)} == {one.verdict.hosts[texts_of_nodes.index(bad)]}
+        assert one.verdict.hosts == ("file:all.txt", "file:all.txt:2")
+
+
 #: Samples of healthy tools, and what their figures must reach.
 GOOD_TOOLS = {
     "tools/cpu40-hpl.out": "hpl.rate>=0.001",

@@ -161,7 +161,8 @@ def is_label(host: str) -> bool:
     return host.startswith((_FILE, _FILES))
 
 
-def _label(report: Report) -> str:
+def label(report: Report) -> str:
+    """Return the label of a report whose file names no host."""
     return f"{_FILE}{plain(PurePath(report.file).name, 100)}"
 
 
@@ -177,11 +178,11 @@ def labelled(reports: Sequence[Report], hosts: Iterable[str]) -> list[Report]:
 
     def host_of(report: Report) -> str:
         if report.host or not report.words:
-            return report.host or _label(report)
+            return report.host or label(report)
         if report.words in known:
             return report.words
         is_alone = alike[report.words] == 1 and report.words in PurePath(report.file).name
-        return _label(report) if is_alone else f"{_FILES}{report.words}"
+        return label(report) if is_alone else f"{_FILES}{report.words}"
 
     return [replace(report, host=host_of(report)) for report in reports]
 
@@ -358,7 +359,7 @@ def by_host(reports: Iterable[Report]) -> tuple[list[HostState], list[tuple[str,
             if not uuids or any(uuids & {gpu.uuid for gpu in other.gpus} for other in same):
                 skipped.append((report.file, f"an older {report.kind} of {report.host}"))
                 continue
-            report = replace(report, host=_label(report))
+            report = replace(report, host=label(report))
         hosts.setdefault(report.host, []).append(report)
     order = {kind: number for number, kind in enumerate(ReportKind)}
     states = [

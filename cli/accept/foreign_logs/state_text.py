@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, groupby
 
 from accept.foreign_logs import kernel_log, nvidia_smi
-from accept.foreign_logs.host_state import Report, ReportKind, lines_of
+from accept.foreign_logs.host_state import Report, ReportKind, label, lines_of
 
 _Reader = Callable[[str, Iterable[bytes]], list[Report]]
 
@@ -72,13 +73,25 @@ class _Sections:
 
 
 def _without_repetitions(reports: Iterable[Report]) -> Iterator[Report]:
-    """Yield all kernel logs, and of each other kind the report that shows most; failures first."""
-    best: dict[ReportKind, Report] = {}
+    """Yield all kernel logs, and of each other kind the report that shows most; failures first.
+
+    Other GPUs are those of another host, which the file does not name.
+    """
+    hosts: list[set[str]] = [set()]
+    best: dict[tuple[int, ReportKind], Report] = {}
     for report in reports:
         if report.kind is ReportKind.KERNEL_LOG:
             yield report
-        elif report.kind not in best or _rank(report) <= _rank(best[report.kind]):
-            best[report.kind] = report
+            continue
+        uuids = {gpu.uuid for gpu in report.gpus if gpu.uuid}
+        if uuids and hosts[-1] and not hosts[-1] & uuids:
+            hosts.append(set())
+        hosts[-1] |= uuids
+        number = len(hosts)
+        own = report if number == 1 else replace(report, host=f"{label(report)}:{number}")
+        key = (number, report.kind)
+        if key not in best or _rank(own) <= _rank(best[key]):
+            best[key] = own
     yield from best.values()
 
 
