@@ -124,7 +124,7 @@ def _simulate(folder: Path, logs: _Logs, nodes: int) -> float:
 
     async def ask(_: Run, host: Host, *__: object, **___: object) -> Answer:
         text = text_of(("health",), (host.name,), GPUS)
-        return Answer(exit=0, out=f"alive\n{text}", err="")
+        return Answer(exit=0, out=f"alive\n{text}".encode())
 
     async def execute_wave(
         state: Run, step: Step, number: int, wave: Wave, *_: object

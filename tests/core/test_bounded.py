@@ -31,7 +31,7 @@ def test_output_errors_and_input_are_passed_on() -> None:
 def test_a_reply_without_end_is_refused_at_once() -> None:
     reply = remote.call(REACH, "h1", ENDLESS, timeout=PATIENCE)
     assert (reply.exit, reply.out) == (None, b"")
-    assert "too long" in reply.err
+    assert "too long" in reply.errors
 
 
 def test_errors_without_end_keep_their_last_lines() -> None:
@@ -95,7 +95,7 @@ OTHERS = {
     "ssh": """
 from accept.backends import remote
 reach = remote.Reach(arguments=lambda h, c: ["ssh"], missing=None, hint="")
-print(remote.call(reach, "h1", "true", timeout=60).err)
+print(remote.call(reach, "h1", "true", timeout=60).errors)
 """,
     "squeue": "from accept.core.runner.slurm import _is_cancelled as f; print(f('1'))",
     "gcloud": """

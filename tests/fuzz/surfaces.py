@@ -346,10 +346,13 @@ _RUNNER = cache(asyncio.Runner)
 
 def read_answers(raw: bytes, folder: Path) -> str:
     """Discover the hosts, and read their lists."""
-    replies = {f"h{i}": Answer(exit=e, out=o, err=r) for i, (e, o, r) in enumerate(json.loads(raw))}
+    replies = {
+        f"h{i}": Answer(exit=e, out=o.encode(errors="replace"), err=r.encode(errors="replace"))
+        for i, (e, o, r) in enumerate(json.loads(raw))
+    }
 
     async def run(argv: list[str], **_: object) -> Answer:
-        return replies.pop(next(iter(replies))) if replies else Answer(exit=255, out="", err="")
+        return replies.pop(next(iter(replies))) if replies else Answer(exit=255)
 
     kept = [*replies.values()]
     candidates = [discovery.Candidate(name=name, local=True) for name in replies]
@@ -375,7 +378,7 @@ def read_answers(raw: bytes, folder: Path) -> str:
         if not abs(metric.value) < float("inf"):
             raise Broken(f"a metric of {metric.value}")
     for reply in kept:
-        values = answers(reply.out)
+        values = answers(reply.text)
         count(values, "gpus"), count(values, "pci"), machine_of(values)
     return f"{len(found.hosts)} hosts"
 

@@ -133,12 +133,12 @@ def end(
 
 def _left(reply: Reply) -> str:
     if reply.exit in (LEFT, NOT_OURS):
-        lines = reply.out.decode(errors="replace").splitlines()
+        lines = reply.text.splitlines()
         left = [
             plain(line.removeprefix("left "), 200) for line in lines if line.startswith("left ")
         ]
         return f"left: {', '.join(left[:4])}"
-    return f"no answer: {last_line(reply.err)}"
+    return f"no answer: {last_line(reply.errors)}"
 
 
 def fetch(reach: Reach, job: Job, host: str, *, folder: Path, say: Say) -> Path:
@@ -180,11 +180,11 @@ def _announced(job: Job, host: str, reply: Reply) -> Announced:
             code=Code.SSH_FOREIGN_FOLDER,
             hint="the run's own folder is gone; run again",
         )
-    size, _, digest = reply.out.decode(errors="replace").strip().partition(" ")
+    size, _, digest = reply.text.strip().partition(" ")
     count = decimal(size)
     if reply.exit != 0 or count is None or not _SHA256.fullmatch(digest):
         raise BadEvidence(
-            f"{host} cannot send the evidence of {job.attempt}: {last_line(reply.err)}",
+            f"{host} cannot send the evidence of {job.attempt}: {last_line(reply.errors)}",
             code=Code.SSH_EVIDENCE_UNREADABLE,
             hint=f"check that the host answers: ssh {host}; then collect again",
         )

@@ -56,13 +56,9 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
-    """The result of a command on a host."""
+class Reply(bounded.Output):
+    """The result of a command on a host; `exit` is 255 if ssh itself failed."""
 
-    #: Exit status; 255 if ssh itself failed, None if its timeout ended it.
-    exit: int | None
-    out: bytes
-    err: str
     #: True if it is certain that the command began.
     began: bool = False
     #: Output of the login shell before the command ran, such as that of a `.bashrc`.
@@ -78,9 +74,9 @@ def call(reach: Reach, host: str, command: str, *, stdin: bytes = b"", timeout: 
         except FileNotFoundError:
             raise reach.not_installed(host) from None
         except bounded.TooLong:
-            return Reply(exit=None, out=b"", err="the reply is too long")
+            return Reply(exit=None, err=b"the reply is too long")
         if done.exit is None:
-            return Reply(exit=None, out=b"", err=f"no answer within {duration(timeout)}")
+            return Reply(exit=None, err=f"no answer within {duration(timeout)}".encode())
         is_refused = done.exit == 255 and not done.out and _REFUSED_EARLY in done.errors
         if not is_refused or not tries_left:
             break
@@ -90,7 +86,7 @@ def call(reach: Reach, host: str, command: str, *, stdin: bytes = b"", timeout: 
     return Reply(
         exit=done.exit,
         out=out if found else b"",
-        err=done.errors,
+        err=done.err,
         began=bool(found),
         greeting=greeting,
     )

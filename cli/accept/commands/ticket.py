@@ -188,18 +188,18 @@ def _call(reach: Reach, node: str, collector: Collector) -> Reply:
     except FileNotFoundError:
         raise reach.not_installed(node) from None
     _, found, out = done.out.partition(MARKER)
-    return Reply(exit=exit_of(done.err), out=out, err=done.errors, began=bool(found))
+    return Reply(exit=exit_of(done.err), out=out, err=done.err, began=bool(found))
 
 
 def _end(reply: Reply, collector: Collector) -> str:
     """Return how a collector ended."""
     if not reply.began:
-        return f"cannot be reached: {plain(last_line(reply.err), 200)}"
+        return f"cannot be reached: {plain(last_line(reply.errors), 200)}"
     if len(reply.out) > collector.max_bytes:
         return "printed too much and was cut off"
     if reply.exit in (None, 124, 137):
         return "did not end in time and was cut off"
-    last = plain(last_line(reply.out.decode(errors="replace")), 120)
+    last = plain(last_line(reply.text), 120)
     return "complete" if reply.exit == 0 else f"exit status {reply.exit}: {last}"
 
 

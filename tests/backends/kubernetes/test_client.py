@@ -22,12 +22,12 @@ from accept.backends.job import Place
 from accept.backends.kubernetes import client as apis
 from accept.backends.kubernetes import collect, objects, watch
 from accept.backends.kubernetes.client import Api, ApiError, find_place, resolve_place
-from accept.backends.kubernetes.exec import CommandResult, execute
+from accept.backends.kubernetes.exec import execute
 from accept.backends.kubernetes.objects import JOBSET, LOCAL_QUEUES, POD
 from accept.backends.kubernetes.submit import helm_options
 from accept.config import Site
 from accept.config.kubernetes import Kubernetes
-from accept.core.bounded import MOST_OUTPUT
+from accept.core.bounded import MOST_OUTPUT, Output
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, Interrupted, NotStarted
 from accept.evidence.archive import Announced
@@ -368,28 +368,28 @@ class TestTheArchiveOfIndex0:
 class TestACommandInAContainer:
     EXEC = f"{PODS}/p/exec"
 
-    def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> CommandResult:
+    def run(self, server: ApiServer, place: Place, *frames: tuple[int, bytes]) -> Output:
         server.commands[self.EXEC] = lambda *_: iter(frames)
         return execute(Api(place), "p", ["sh", "-c", "a b"])
 
     def test_gets_its_words_unmodified(self, server: ApiServer, place: Place) -> None:
         server.commands[self.EXEC] = lambda words, _: iter([(OUT, "|".join(words).encode())])
         done = execute(Api(place), "p", ["sh", "-c", "a & b"])
-        assert done.out == "sh|-c|a & b"
+        assert done.text == "sh|-c|a & b"
 
     def test_returns_its_exit_status(self, server: ApiServer, place: Place) -> None:
         failed = {"status": "Failure", "details": {"causes": [{"message": "7"}]}}
         done = self.run(
             server, place, (OUT, b"o"), (ERR, b"e"), (STATUS, json.dumps(failed).encode())
         )
-        assert done == CommandResult(exit=7, out="o")
+        assert done == Output(exit=7, out=b"o")
         good = (STATUS, b'{"status":"Success"}')
         assert self.run(server, place, (OUT, "\u00e4".encode()), good).exit == 0
 
     def test_has_no_exit_status_if_the_connection_ends_early(
         self, server: ApiServer, place: Place
     ) -> None:
-        assert self.run(server, place, (OUT, b"cut")) == CommandResult(exit=None, out="cut")
+        assert self.run(server, place, (OUT, b"cut")) == Output(exit=None, out=b"cut")
 
     @pytest.mark.parametrize("frames", [1, 300])
     def test_may_not_print_a_message_without_end(

@@ -18,7 +18,7 @@ from accept.core.runner.host_setup import Ready, set_up
 
 
 def parsed(text: str) -> Ready | Problem:
-    return understood("h1", Reply(exit=0, out=text.encode(), err=""))
+    return understood("h1", Reply(exit=0, out=text.encode()))
 
 
 def test_a_ready_host_reports_its_port_and_python() -> None:
@@ -39,7 +39,7 @@ def test_parts_of_a_version_that_are_not_numbers_are_left_out() -> None:
 
 
 def test_an_unknown_cause_is_kept_in_the_message() -> None:
-    reply = Reply(exit=1, out=b"problem gremlins seen at night\n", err="")
+    reply = Reply(exit=1, out=b"problem gremlins seen at night\n")
     problem = understood("h1", reply)
     assert problem == Problem(
         cause=Cause.UNKNOWN, message="h1: gremlins: seen at night", check="hosts", host="h1"
@@ -55,7 +55,7 @@ def test_an_unknown_cause_is_kept_in_the_message() -> None:
     ],
 )
 def test_the_line_with_the_reason_is_shown(errors: str, shown: str) -> None:
-    problem = understood("h1", Reply(exit=255, out=b"", err=errors))
+    problem = understood("h1", Reply(exit=255, err=errors.encode()))
     assert isinstance(problem, Problem)
     assert shown in problem.message
 
@@ -109,7 +109,7 @@ class TestAHostWithoutGpus:
         done = run_program(
             ["/bin/sh", "./bootstrap_host.sh", "1", "1", *words], cwd=host, env=environment
         )
-        found = understood("h1", Reply(exit=done.returncode, out=done.stdout.encode(), err=""))
+        found = understood("h1", Reply(exit=done.returncode, out=done.stdout.encode()))
         assert isinstance(found, Problem)
         return found
 
@@ -154,7 +154,7 @@ class TestAHostWithoutGpus:
 
         def call(*words: object, **_: object) -> Reply:
             commands.append(str(words[2]))
-            return Reply(exit=1, out=b"problem gpu-missing no GPU\n", err="")
+            return Reply(exit=1, out=b"problem gpu-missing no GPU\n")
 
         monkeypatch.setattr("accept.backends.ssh.prepare.call", call)
         monkeypatch.setenv("ACCEPT_RUNS", str(tmp_path))

@@ -446,7 +446,7 @@ class TestSubmit:
 
         def call(*_: object, stdin: bytes, **__: object) -> Reply:
             sent.append(stdin)
-            return Reply(exit=0, out=b"started\n", err="")
+            return Reply(exit=0, out=b"started\n")
 
         monkeypatch.setattr(backend, "make_ready", lambda *_, **__: results)
         monkeypatch.setattr(backend, "call", call)
@@ -489,7 +489,7 @@ class TestSubmit:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        replies = iter(Reply(exit=255, out=b"", err=error, began=began) for error in errors)
+        replies = iter(Reply(exit=255, err=error.encode(), began=began) for error in errors)
         monkeypatch.setattr(prepare, "call", lambda *_, **__: next(replies))
         resolved = planned("h1")
         place = str(tmp_path / "accept-one")
@@ -507,7 +507,7 @@ def test_ctrl_c_while_hosts_are_prepared_waits_for_no_host(
     def answer(_: object, host: str, *__: object, **___: object) -> Reply:
         if host == "h1":
             raise KeyboardInterrupt
-        return Reply(exit=255, out=b"", err="Connection refused")
+        return Reply(exit=255, err=b"Connection refused")
 
     monkeypatch.setattr(prepare, "call", answer)
     run = planned("h1", "h2")
@@ -528,7 +528,7 @@ class TestTwoNamesOfOneMachine:
         }
 
         def answer(_: object, host: str, *__: object, **___: object) -> Reply:
-            return Reply(exit=0, out=lines[host].encode(), err="")
+            return Reply(exit=0, out=lines[host].encode())
 
         monkeypatch.setattr(prepare, "call", answer)
         run = planned(*lines)

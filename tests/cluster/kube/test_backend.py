@@ -271,7 +271,7 @@ class TestExec:
         made = f"head -c 5000003 /dev/urandom > {there}; sha256sum {there}"
         done = execute(api, pod, ["sh", "-c", made])
         assert done.exit == 0
-        digest = done.out.split()[0]
+        digest = done.text.split()[0]
         target = tmp_path / "bytes"
         announced = Announced(size=5000003, digest=digest)
         collect.copy_archive(api, pod, target, announced, say=print)
@@ -286,7 +286,7 @@ class TestThePodsFirstProcess:
         pod = desk.pods()[0]["metadata"]["name"]
         api = Api(Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace))
         orphans = "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done"
-        left = execute(api, pod, ["sh", "-c", orphans]).out.split()
+        left = execute(api, pod, ["sh", "-c", orphans]).text.split()
         assert len(left) == 3
         gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
         done = execute(api, pod, ["sh", "-c", gone, "sh", *left], timeout=120)

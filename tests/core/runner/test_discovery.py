@@ -45,7 +45,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str, name: s
     """Discover a host that answers these lines; return clock, name, own name, place, GPUs."""
 
     async def say(*_: Any, **__: Any) -> Answer:
-        return Answer(exit=0, out="\n".join([*lines, name, ""]), err="")
+        return Answer(exit=0, out="\n".join([*lines, name, ""]).encode())
 
     monkeypatch.setattr("accept.core.runner.discovery.run", say)
     return discovered(folder, "h0", seconds=0.1)
@@ -114,7 +114,7 @@ def test_the_number_of_ranks_is_that_of_the_machine_or_of_most_hosts(
     ]
 
     async def say(*_: Any, **__: Any) -> Answer:
-        return Answer(exit=0, out=left.pop(0), err="")
+        return Answer(exit=0, out=left.pop(0).encode())
 
     monkeypatch.setattr("accept.core.runner.discovery.run", say)
     found = discovered(tmp_path, *names, ranks=ranks)

@@ -123,7 +123,7 @@ class TestSweeps:
         async def late_once(host: Host, *words: Any, **times: Any) -> Answer:
             asked.append(host.name)
             if asked.count(host.name) == 1 and host.name == "h1":
-                return Answer(exit=None, out="", err="no answer within 10 s")
+                return Answer(exit=None, err=b"no answer within 10 s")
             return await ask(host, *words, **times)
 
         monkeypatch.setattr(state, "ask", late_once)

@@ -12,7 +12,7 @@ from accept.core.runner import coordinator, launch
 from accept.core.runner.ssh import Answer, Host
 from accept.core.runner.state import Run, lose_silent_hosts
 
-ALIVE, SILENT = Answer(exit=0, out="alive\n", err=""), Answer(exit=255, out="", err="timed out")
+ALIVE, SILENT = Answer(exit=0, out=b"alive\n"), Answer(exit=255, err=b"timed out")
 
 
 def host(number: int) -> Host:

@@ -97,7 +97,7 @@ def test_any_registration_is_read_or_refused(
 async def answer(argv: list[str], **_: object) -> Answer:
     """Answer as the pod that is asked would."""
     name = argv[-2] if argv[0] == "ssh" else "p0"
-    return Answer(exit=0, out=f"1.0\n{name}\n{name}\n\n8\n{name}\n", err="")
+    return Answer(exit=0, out=f"1.0\n{name}\n{name}\n\n8\n{name}\n".encode())
 
 
 Discover = Callable[..., Found]

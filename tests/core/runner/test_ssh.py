@@ -46,7 +46,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer
 def test_output_of_the_login_shell_is_removed(ask: Callable[..., Answer], text: str) -> None:
     for command, status, out in (("echo one; echo two", 0, "one\ntwo\n"), ("exit 3", 3, "")):
         answer = ask(command, text=text)
-        assert (answer.exit, answer.out) == (status, out)
+        assert (answer.exit, answer.text) == (status, out)
 
 
 def test_each_failure_has_a_reason() -> None:
@@ -55,11 +55,11 @@ def test_each_failure_has_a_reason() -> None:
         (255, " \n"): "exit status 255",
     }
     reasons |= {(None, ""): "no answer in time"}
-    assert {one: Answer(exit=one[0], out="", err=one[1]).reason for one in reasons} == reasons
+    assert {one: Answer(exit=one[0], err=one[1].encode()).reason for one in reasons} == reasons
 
 
 def test_a_command_on_the_own_host_has_all_of_its_output(ask: Callable[..., Answer]) -> None:
-    assert ask("echo one", text="", local=True).out == "one\n"
+    assert ask("echo one", text="", local=True).text == "one\n"
 
 
 def test_a_command_that_outlives_its_timeout_leaves_no_error_on_the_console(
@@ -75,7 +75,7 @@ def test_a_command_that_outlives_its_timeout_leaves_no_error_on_the_console(
             before = len([*descriptors.iterdir()])
             command = "setsid sleep 600 & echo $!; exec sleep 600"
             answer = await run(["/bin/sh", "-c", command], timeout=timeout)
-            timeout, out = timeout * 2, answer.out
+            timeout, out = timeout * 2, answer.text
         os.kill(int(out), signal.SIGKILL)
         # Its end closes the output, which asyncio notices a moment later.
         while len([*descriptors.iterdir()]) > before:

@@ -73,7 +73,7 @@ def take_archive(
             time.sleep(2.0)
             state = query_state(api, job.attempt)
             continue
-        words = done.out.split()
+        words = done.text.split()
         size = decimal(words[0]) if done.exit == 0 and len(words) >= 2 else None
         if size is not None:
             break
@@ -365,7 +365,7 @@ def _copied_records(api: Api, pod: Pod, folder: Path) -> bytes:
                 raise
             continue
         if done.exit is not None:
-            return done.out.encode()
+            return done.out
     raise ApiError("the connection ended before the whole copy had arrived", status=0)
 
 

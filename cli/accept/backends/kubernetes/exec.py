@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from accept.backends.kubernetes.client import Api, ApiError, library
@@ -27,14 +26,6 @@ _FRAME = 32768
 _RECEIVE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandResult:
-    """The result of a command; `exit` is None if the connection broke before the command ended."""
-
-    exit: int | None
-    out: str
-
-
 def execute(
     api: Api,
     pod: str,
@@ -43,13 +34,13 @@ def execute(
     timeout: float = 60.0,
     sink: Callable[[bytes], None] | None = None,
     stdin: bytes = b"",
-) -> CommandResult:
+) -> bounded.Output:
     """Run a command in the main container of a pod, for at most `timeout` seconds. Raises ApiError.
 
     The command must know how many bytes `stdin` has, because it reads no end of file.
 
     With a `sink`, the output is passed to it unmodified as it comes, and is not kept. Without one,
-    the output is returned as text.
+    it is returned. `exit` is None if the connection broke before the command ended.
     """
     until = time.monotonic() + timeout
     socket = _open_websocket(api, pod, command, timeout, reads=bool(stdin))
@@ -70,7 +61,7 @@ def execute(
         # `close` leaves the socket open if the other side closed first.
         socket.shutdown()  # type: ignore[no-untyped-call]
     out, final_status = (b"".join(kept[c]) for c in (_OUT, _STATUS))
-    return CommandResult(exit=_exit_status(final_status), out=out.decode(errors="replace"))
+    return bounded.Output(exit=_exit_status(final_status), out=out)
 
 
 def _bound(socket: WebSocket, pod: str) -> None:

@@ -245,7 +245,7 @@ def written_exit_code(api: Api, state: State) -> int | None:
         done = execute(api, state.first.name, ["cat", f"{FOLDER}/status"], timeout=20.0)
     except ApiError:
         return None
-    code = decimal(done.out.strip()) if done.exit == 0 else None
+    code = decimal(done.text.strip()) if done.exit == 0 else None
     # As in `pod_entrypoint.sh`: any other status is that of a coordinator that was killed.
     return code if code is None or code in WORST_EXITS else Exit.INTERRUPTED
 

@@ -37,17 +37,13 @@ _FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z:/]*)=")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(bounded.Output):
     """The result of a command of Slurm."""
-
-    exit: int
-    out: str
-    err: str
 
     @property
     def reason(self) -> str:
         """Return the last line of errors, without the name of the program."""
-        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         # The line before names the option that is wrong.
         lines = [line for line in lines if not line.startswith("Try ")] or lines
         text = lines[-1] if lines else f"exit status {self.exit}"
@@ -76,15 +72,15 @@ def call(*words: str, stdin: str = "", tries: int = _TRIES) -> Answer:
                 hint=f"{_HINT}; for nodes without Slurm: accept run --hosts node1,node2",
             ) from None
         if done.exit is None:
-            answer = Answer(exit=1, out="", err=f"{words[0]}: Socket timed out")
+            answer = Answer(exit=1, err=f"{words[0]}: Socket timed out".encode())
         else:
-            answer = Answer(exit=done.exit, out=done.text, err=done.errors)
-        is_transient = answer.exit != 0 and _TRANSIENT.search(answer.err)
+            answer = Answer(**vars(done))
+        is_transient = answer.exit != 0 and _TRANSIENT.search(answer.errors)
         if not is_transient:
             break
         if tries_left:
             time.sleep(_PAUSE)
-    if answer.exit != 0 and _MUNGE.search(answer.err):
+    if answer.exit != 0 and _MUNGE.search(answer.errors):
         raise NotStarted(
             f"Slurm cannot authenticate here: {answer.reason}",
             code=Code.SLURM_MUNGE,
@@ -111,7 +107,7 @@ def query(*words: str) -> str:
             code=Code.SLURM_CONTROLLER,
             hint=f"{_HINT}; try: scontrol ping",
         )
-    return answer.out
+    return answer.text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +150,7 @@ def job_state(job: int) -> JobState:
     if answer.exit != 0:
         # Slurm forgets jobs that ended MinJobAge ago, by default 5 minutes.
         return JobState()
-    return parse_job(answer.out)
+    return parse_job(answer.text)
 
 
 def parse_job(text: str) -> JobState:
@@ -181,7 +177,7 @@ def parse_job(text: str) -> JobState:
 def expand_nodes(pattern: str) -> tuple[str, ...]:
     """Return the names in a list in Slurm's notation, such as n[1-4]."""
     answer = call("scontrol", "show", "hostnames", pattern) if pattern else None
-    return tuple(answer.out.split()) if answer and answer.exit == 0 else ()
+    return tuple(answer.text.split()) if answer and answer.exit == 0 else ()
 
 
 def reach_of(job: Job) -> Reach:

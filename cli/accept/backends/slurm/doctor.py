@@ -57,7 +57,7 @@ _need = partial(need_of, host="slurm")
 
 
 def _first_line(*words: str) -> str:
-    lines = call(*words).out.splitlines()
+    lines = call(*words).text.splitlines()
     return lines[0].strip() if lines else "no answer"
 
 

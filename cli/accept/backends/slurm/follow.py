@@ -65,7 +65,7 @@ def _numbered(job: Job) -> Job:
     if _slurm(job).id:
         return job
     words = ("--me", f"--name=accept-{job.attempt}", "--noheader", "--format=%i")
-    found = decimal(call("squeue", *words).out.strip())
+    found = decimal(call("squeue", *words).text.strip())
     return replace(job, slurm=SlurmJob(id=found)) if found else job
 
 
@@ -352,7 +352,7 @@ def _terminate(job: Job) -> None:
 def _step_number(job: Job) -> str:
     """Return the number of the step of a run in an allocation, such as 7.2; empty if it ended."""
     answer = call("squeue", "--steps", f"--jobs={_slurm(job).id}", "--noheader", "--format=%i %j")
-    lines = (line.split() for line in answer.out.splitlines())
+    lines = (line.split() for line in answer.text.splitlines())
     return next((words[0] for words in lines if words[1:] == [step_name(job.attempt)]), "")
 
 

@@ -207,7 +207,7 @@ def find_pyxis(run: Resolved) -> Pyxis | None:
     container = run.site.container
     if not container.image or container.runtime not in (None, Runtime.PYXIS):
         return None
-    known = call("srun", "--help").out
+    known = call("srun", "--help").text
     if "--container-image" not in known:
         if container.runtime is None:
             return None
@@ -278,12 +278,12 @@ def _submitted(answer: Answer, attempt: str) -> int:
     if answer.exit != 0:
         raise _refusal(answer)
     # Wrappers may print text before the number.
-    for line in reversed(answer.out.splitlines()):
+    for line in reversed(answer.text.splitlines()):
         if match := _JOB_ID.fullmatch(line.strip()):
             return int(match[1])
     _cancel_by_name(attempt)
     raise NotStarted(
-        f"sbatch printed no number of a job, but {plain(answer.out or 'nothing', 200)!r}",
+        f"sbatch printed no number of a job, but {plain(answer.text or 'nothing', 200)!r}",
         code=Code.SLURM_NO_JOB_ID,
         hint="is sbatch a wrapper here? type: type -a sbatch",
     )
@@ -297,7 +297,7 @@ def _cancel_by_name(attempt: str) -> None:
 
 def _refusal(answer: Answer) -> AcceptError:
     """Return the error for a job that sbatch refused."""
-    lowered = answer.err.lower()
+    lowered = answer.errors.lower()
     code = next((code for text, code in _REFUSALS if text in lowered), Code.SLURM_REFUSED)
     return BadInput(
         f"sbatch refused the job: {answer.reason}",
@@ -368,8 +368,7 @@ def _start_step(script: str, attempt: str, nodes: Sequence[str]) -> SlurmJob:
             raise
         if process.poll():
             errors.seek(0)
-            text = errors.read(_MOST_ERRORS).decode(errors="replace")
-            answer = Answer(exit=process.returncode, out="", err=text)
+            answer = Answer(exit=process.returncode, err=errors.read(_MOST_ERRORS))
             raise NotStarted(
                 f"srun could not start in job {allocation.id}: {answer.reason}",
                 code=Code.SLURM_REFUSED,

@@ -87,11 +87,11 @@ def detect(hosts: tuple[str, ...], site: Site, place: ClusterPlace) -> str:
     _refuse_no_hosts(hosts)
     reach = reach_of(access_of(site))
     replies = on_all(hosts, lambda h: call(reach, h, survey_script(), timeout=SECONDS))
-    tools = [answers(r.out.decode(errors="replace")) for r in replies.values() if r.exit == 0]
+    tools = [answers(r.text) for r in replies.values() if r.exit == 0]
     if not tools:
         host, reply = next(iter(replies.items()))
         raise NotStarted(
-            f"none of {count(len(hosts), 'host')} answers; {host}: {last_line(reply.err)}",
+            f"none of {count(len(hosts), 'host')} answers; {host}: {last_line(reply.errors)}",
             code=Code.SSH_NO_ANSWER,
             hint=f"try: ssh {host}; or give --machine",
         )
@@ -168,7 +168,7 @@ def submit(
         )
         if not started.out.endswith(b"started\n"):
             raise NotStarted(
-                f"{first.name}: the coordinator did not start: {last_line(started.err)}",
+                f"{first.name}: the coordinator did not start: {last_line(started.errors)}",
                 code=Code.SSH_NO_COORDINATOR,
                 hint=f"what the host lacks: {_doctor([first.name])}",
             )
@@ -193,7 +193,7 @@ def _send_earlier(run: Resolved, reach: Reach, host: str, run_folder: str) -> st
     )
     if not sent.out.endswith(b"sent\n"):
         raise NotStarted(
-            f"{host}: the finished steps were not received: {last_line(sent.err)}",
+            f"{host}: the finished steps were not received: {last_line(sent.errors)}",
             code=Code.RESUME_NOT_SENT,
             hint="check the free space on that host, or start again without --resume",
         )
@@ -245,13 +245,13 @@ def doctor(run: Resolved) -> tuple[Need, ...]:
     for host, reply in replies.items():
         if reply.exit not in (0, 1):
             # ssh begins its messages with its own name.
-            found, advice = last_line(reply.err).removeprefix("ssh: "), f"try: ssh {host}"
+            found, advice = last_line(reply.errors).removeprefix("ssh: "), f"try: ssh {host}"
             needs.append(need_of(Requirement.SSH, found, advice, host=host, good=False))
             continue
-        if other := same_machine(host, reply.out, machines):
+        if other := same_machine(host, reply.text, machines):
             text = f"it is the same machine as {other}"
             needs.append(need_of(Requirement.OWN_MACHINE, text, NAME_ONCE, host=host, good=False))
-        tools = answers(reply.out.decode(errors="replace"))
+        tools = answers(reply.text)
         if run.site.container.image:
             needs += containers.needs(host, tools, run)
         if not run.site.container.image or containers.is_surveyed(tools):
@@ -280,21 +280,21 @@ def survey(options: Options) -> HostSurvey:
     reach = reach_of(access_of(Site()))
     replies = on_all(hosts, lambda host: call(reach, host, host_script(), timeout=SECONDS))
     by_host = {
-        host: answers(reply.out.decode(errors="replace"))
+        host: answers(reply.text)
         for host, reply in replies.items()
         if reply.began and reply.exit in (0, 1)
     }
     absent = [host for host in hosts if host not in by_host]
     if not by_host:
         raise NotStarted(
-            f"no host answers; {absent[0]}: {last_line(replies[absent[0]].err)}",
+            f"no host answers; {absent[0]}: {last_line(replies[absent[0]].errors)}",
             code=Code.SSH_NO_ANSWER,
             hint=f"try: ssh {absent[0]}",
         )
     found = find(by_host)
     notes = [f"{len(by_host)} of {count(len(hosts), 'host')} answered"]
     if absent:
-        error = last_line(replies[absent[0]].err)
+        error = last_line(replies[absent[0]].errors)
         text = f"no answer from {folded(absent)}: {plain(error, 200)}; they stay in the site file"
         notes.append(text)
     notes += found.remarks

@@ -53,12 +53,12 @@ def print_machine(scratch: str) -> str:
     )
 
 
-def same_machine(host: str, out: bytes, machines: dict[str, str]) -> str:
+def same_machine(host: str, out: str, machines: dict[str, str]) -> str:
     """Return the other host that is the same machine, or "".
 
     `out` is what `print_machine` printed there, and `machines` has the first host of each machine.
     """
-    machine = answers(out.decode(errors="replace")).get("machine", [""])[0]
+    machine = answers(out).get("machine", [""])[0]
     known = _MACHINE.fullmatch(machine)
     other = machines.setdefault(machine, host) if known else host
     return "" if other == host else other
@@ -97,7 +97,7 @@ def make_ready(
                 stdin=archive,
                 timeout=max(SECONDS, plan.start_seconds) if run.site.container.image else SECONDS,
             )
-            if other := same_machine(host, reply.out, machines):
+            if other := same_machine(host, reply.text, machines):
                 stop()
                 names = " and ".join(sorted((host, other), key=run.hosts.index))
                 message = f"{names} are the same machine"
@@ -118,10 +118,12 @@ def make_ready(
 
 def understood(host: str, reply: Reply) -> Ready | Problem:
     """Parse the reply to `set_up`, which is untrusted text."""
-    result = host_setup.understood(host, reply.out.decode(errors="replace").splitlines())
+    result = host_setup.understood(host, reply.text.splitlines())
     if isinstance(result, Problem) or (result and reply.exit == 0):
         return result
-    problem = host_setup.ended(host, reply.err.splitlines())
+    problem = host_setup.ended(host, reply.errors.splitlines())
     if problem.cause is Cause.DISK_FULL or reply.exit not in (255, None):
         return problem
-    return replace(problem, cause=ssh_cause(reply.err), message=f"{host}: {last_line(reply.err)}")
+    return replace(
+        problem, cause=ssh_cause(reply.errors), message=f"{host}: {last_line(reply.errors)}"
+    )

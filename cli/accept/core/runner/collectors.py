@@ -117,7 +117,7 @@ async def _run(state: Run, host: Host, collector: Collector, folder: Path) -> Co
             timeout=collector.timeout + _KILL_SECONDS + _SSH_SECONDS,
             take=output.write,
         )
-        exit_status, is_late = exit_of(answer.err.encode()), answer.exit is None
+        exit_status, is_late = exit_of(answer.err), answer.exit is None
         path = output.close()
     except OSError as error:
         say(f"  {collector.name} on {host.name}: {plain(str(error), 300)}")

@@ -485,9 +485,9 @@ async def _probe(
     env = environment(folder, search.attempt)
     answer = await run(argv, env=env, timeout=_PROBE_SECONDS, more=_SMI_SECONDS, heard=heard)
     ended = time.time()
-    lines = answer.out.split("\n")
+    lines = answer.text.split("\n")
     if answer.exit != 0 or len(lines) < 6:
-        return _Failure(ssh_cause(answer.err), answer.reason)
+        return _Failure(ssh_cause(answer.errors), answer.reason)
     if lines[1] != host.name:
         return _Failure(
             Cause.UNREACHABLE_TIMEOUT,
@@ -495,7 +495,7 @@ async def _probe(
         )
     name, clock = lines[5].strip(), _clock(lines[0])
     if not is_host_name(name) or clock is None or not _GPU_COUNT.fullmatch(lines[4]):
-        return _Failure(Cause.LAUNCH_FAILED, f"unexpected answer {answer.out[:200]!r}")
+        return _Failure(Cause.LAUNCH_FAILED, f"unexpected answer {answer.text[:200]!r}")
     hostname = HOSTNAME.fullmatch(lines[2].strip())
     # The host read its clock between `began` and `ended`: times in that span show no offset.
     clock_offset = clock - ended if clock > ended else min(0.0, clock - began)

@@ -271,7 +271,7 @@ async def _locate_hang(
     ranks = [
         place
         for host, answer in await state.ask_living(hosts, command)
-        for place in places(host.name, answer.out, ago)
+        for place in places(host.name, answer.text, ago)
     ]
     if outcome.exit is not None:
         return (*outcome.problems, *stopped(ranks, cause_of_end(ranks), waited))
@@ -290,8 +290,8 @@ async def _full_disks(state: Run, hosts: Sequence[Host]) -> tuple[Problem, ...]:
     return tuple(
         replace(problem, host=host.name)
         for host, answer in await state.ask_living(hosts, command)
-        if "No space left" in answer.err
-        for problem in record_protocol.parse([answer.err.encode()]).problems
+        if "No space left" in answer.errors
+        for problem in record_protocol.parse([answer.err]).problems
     )
 
 

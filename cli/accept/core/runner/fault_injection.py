@@ -107,5 +107,5 @@ async def _run_script(state: Run, host: Host, arguments: str) -> str:
     """Return the last line that `inject_fault.sh` prints."""
     command = f"cd {shlex.quote(str(state.folder))} && exec /bin/sh ./inject_fault.sh {arguments}"
     answer = await state.ask(host, command, _SCRIPT_SECONDS)
-    lines = (answer.out.strip() or answer.err.strip()).splitlines()
+    lines = (answer.text.strip() or answer.errors.strip()).splitlines()
     return lines[-1][:300] if lines else "no answer"

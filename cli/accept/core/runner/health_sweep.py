@@ -89,7 +89,7 @@ async def _read(state: Run, watch: Watch, host: Host, hosts: tuple[Host, ...]) -
 
 def _facts(watch: Watch, host: str, answer: Answer, number: int, *, final: bool) -> list[Fact]:
     """Return the changes on a host since its last reading; none if nothing changed."""
-    parsed = record_protocol.parse([answer.out.encode()], HEALTH.name)
+    parsed = record_protocol.parse([answer.out], HEALTH.name)
     now = reading_of(parsed.facts)
     if not now.uptime:
         reason = plain(answer.reason, 100)

@@ -92,4 +92,4 @@ async def _write(state: Run, lines: Sequence[str]) -> None:
 async def _is_refused(state: Run, host: Host, to: Host) -> bool:
     """Return True if `to` refuses a new login from `host`."""
     answer = await state.ask(host, f"{command_elsewhere(state.folder, to, 'true')} 2>&1")
-    return "permission denied" in answer.out.lower()
+    return "permission denied" in answer.text.lower()

@@ -46,7 +46,7 @@ async def keep_logs(state: Run, mark: str, hosts: Sequence[Host], log: Path) -> 
     command = collect_command(state.folder, mark, limit)
     warnings, logs = [], []
     for host, answer in await state.ask_living(alive, command, more=_LOGS_SECONDS):
-        before, *texts = re.split(r"^=$", answer.out, maxsplit=1, flags=re.MULTILINE)
+        before, *texts = re.split(r"^=$", answer.text, maxsplit=1, flags=re.MULTILINE)
         warnings += [line for line in before.splitlines() if is_warning(line.encode())]
         for text in texts:
             logs.append(f"##### {host.name}{text}\n")
@@ -73,7 +73,9 @@ async def ask_ras(state: Run, mark: str, hosts: Sequence[Host]) -> dict[str, str
         f'exec "$python" "$ACCEPT_DIR/programs/nccl_ras.py" {shlex.quote(mark)}'
     )
     answers = await state.ask_living(hosts, command, more=_RAS_SECONDS)
-    return {host.name: answer.out[:_ANSWER_LIMIT] for host, answer in answers if answer.out.strip()}
+    return {
+        host.name: answer.text[:_ANSWER_LIMIT] for host, answer in answers if answer.out.strip()
+    }
 
 
 def keep_ras(answers: Mapping[str, str], log: Path) -> None:

@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from accept.core import bounded
+
 #: Name under which known_hosts lists the one host key of the run, for all addresses. It is also in
 #: launchers/ssh_config.in.
 HOST_KEY_ALIAS = "accept-run"
@@ -51,18 +53,13 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(bounded.Output):
     """The result of a command."""
-
-    #: Exit status; None if its timeout ended it.
-    exit: int | None
-    out: str
-    err: str
 
     @property
     def reason(self) -> str:
         """Return why it failed, never empty: the last line of its errors, or else its status."""
-        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         status = "no answer in time" if self.exit is None else f"exit status {self.exit}"
         return (lines[-1] if lines else status)[:300]
 
@@ -208,11 +205,8 @@ async def run(
         for task in work:
             task.cancel()
         await process.close()
-    return Answer(
-        exit=None if pending else process.returncode,
-        out=out.decode(errors="replace"),
-        err=err.decode(errors="replace"),
-    )
+    status = None if pending else process.returncode
+    return Answer(exit=status, out=bytes(out), err=bytes(err))
 
 
 def _kept_in(kept: bytearray) -> Callable[[bytes], None]:

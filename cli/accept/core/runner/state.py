@@ -190,8 +190,8 @@ async def _witness(state: Run, host: Host, silent: Sequence[Host]) -> str:
     if not others:
         return ""
     answer = await state.ask(others[0], command_elsewhere(state.folder, host, ALIVE))
-    return others[0].name if answer.exit == 0 and answer.out.endswith("alive\n") else ""
+    return others[0].name if answer.exit == 0 and answer.out.endswith(b"alive\n") else ""
 
 
 def _is_alive(answer: Answer) -> bool:
-    return answer.out.startswith("alive\n")
+    return answer.out.startswith(b"alive\n")

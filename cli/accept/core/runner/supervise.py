@@ -239,7 +239,7 @@ async def _kill(state: Run, mark: str, hosts: Sequence[Host]) -> tuple[Problem, 
     problems = list(await lose_silent_hosts(state, [h for h in alive if h.name in unconfirmed]))
     for name, answer in unconfirmed.items():
         if name not in state.lost:
-            pids = " ".join(answer.out.split()[:20])
+            pids = " ".join(answer.text.split()[:20])
             reason = f"processes {pids} survive KILL" if pids else "the kill was not confirmed"
             message = f"{name}: {reason}; the host is left out now"
             state.lost[name] = Problem(cause=Cause.UNKILLABLE, message=message, host=name)
