@@ -29,10 +29,11 @@ from accept.backends.kubernetes.watch import FOLDER, FOLLOWED, written_exit_code
 from accept.backends.protocol import Say, still_running
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadEvidence, Exit, NoEvidence
+from accept.core.errors import AcceptError, BadEvidence, NoEvidence
 from accept.core.runner.launch import RECORDS_COPY, Launch
 from accept.core.serde import dump
 from accept.core.text import command_line, decimal, plain
+from accept.core.verdict import EXITS
 from accept.evidence import archive as evidence_archive
 from accept.evidence import bucket, rundir
 
@@ -145,8 +146,6 @@ CLUSTER_FOLDER = "cluster"
 _COPIES = 3
 #: Attempts to read the copy of a pod, and seconds for each.
 _COPY_TRIES, _COPY_SECONDS = 3, 20.0
-#: Exit codes of a coordinator that reached a verdict on a complete run.
-_VERDICTS = (Exit.PASS, Exit.REJECTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
 
 
 def collect(job: Job, *, folder: Path, say: Say) -> Path:
@@ -311,7 +310,8 @@ def _from_log(job: Job, state: State, folder: Path, target: Path) -> list[str]:
         else:
             where = place_of(job).results or "index 0 alone, which no longer holds them"
             return [f"the raw logs: they were written to {where}"]
-    if state.first is not None and state.first.code in _VERDICTS:
+    # The coordinator reached a verdict on a complete run.
+    if state.first is not None and state.first.code in EXITS.values():
         raise _evidence_elsewhere(job, state.first.code, missing[0], saved)
     kept, reasons = _kept_for_coordinator(job, state, folder)
     if kept:

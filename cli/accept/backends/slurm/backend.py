@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from shlex import quote
 
 from accept.backends.host_survey import (
     IMAGE,
     RESULTS,
-    Finding,
     HostSurvey,
     find,
     host_script,
@@ -90,13 +90,7 @@ def survey(options: Options) -> HostSurvey:
     types = {match.groups() for node in known if (match := _GRES.search(node.gres))}
     gpu, number = next(iter(types)) if len(types) == 1 else ("", "0")
     fewest = min((node.gpus for node in known if node.gpus), default=0)
-    found = Finding(
-        mpirun=here.mpirun,
-        scratch=here.scratch,
-        gpu=gpu,
-        gpus=int(number) or fewest,
-        remarks=here.remarks,
-    )
+    found = replace(here, interface="", gpu=gpu, gpus=int(number) or fewest)
     idle = sum(node.idle for node in known)
     gpus = sum(node.gpus for node in known)
     text = (

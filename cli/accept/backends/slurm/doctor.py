@@ -32,7 +32,7 @@ def doctor(run: Resolved) -> tuple[Need, ...]:
     needs += [
         need_of(
             Requirement.NODE_LEFT_OUT,
-            f"{node.state}{f': {node.reason}' if node.reason else ''}",
+            node.why,
             "Slurm gives it to no job, so it is not tested",
             host=node.name,
             what="state",

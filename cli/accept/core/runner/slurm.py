@@ -46,6 +46,7 @@ from accept.core.runner.slurm_step import (
 from accept.core.runner.ssh import HOST_KEY_ALIAS, environment, outer_environment
 from accept.core.serde import dump, read
 from accept.core.text import count, decimal, plain
+from accept.core.verdict import WORST_EXITS
 
 #: The input of this program, beside it.
 RUN = "slurm.json"
@@ -131,8 +132,7 @@ class _Driver:
         signal.alarm(0)
         status = decimal(text_of(self.folder / "status"))
         # Any other status means that the coordinator was killed or has failed.
-        allowed = (Exit.PASS, Exit.REJECTED, Exit.INTERRUPTED, Exit.INCOMPLETE, Exit.INCONCLUSIVE)
-        return status if status is not None and status in allowed else Exit.INTERRUPTED
+        return status if status is not None and status in WORST_EXITS else Exit.INTERRUPTED
 
     def _coordinate_in_container(self) -> None:
         """Make the watchdog, which is in the container, run the coordinator; wait for its end."""
@@ -226,13 +226,8 @@ def _imported(
         return pyxis
     file = shared / IMAGE
     print(f"importing {pyxis.image}", flush=True)
-    words = srun(
-        [own],
-        job=job,
-        name=f"accept-{run.attempt}",
-        command="exit",
-        options=(*pyxis.words, f"--container-save={file}"),
-    )
+    options = (*pyxis.words, f"--container-save={file}")
+    words = srun(run, [own], job=job, command="exit", options=options)
     try:
         done = bounded.run(words, env=outer_environment() | PYXIS_ENV, timeout=_IMPORT_SECONDS)
     except bounded.TooLong as error:
@@ -442,7 +437,7 @@ def _send(folder: Path, event: str) -> None:
 
 def _clean(run: SlurmRun, nodes: Sequence[str], job: str) -> None:
     """Remove what an earlier start of the job left on the nodes: Slurm killed it."""
-    words = srun(nodes, job=job, name=f"accept-{run.attempt}", command=remove(run.folder))
+    words = srun(run, nodes, job=job, command=remove(run.folder))
     subprocess.run(words, env=outer_environment(), stdin=subprocess.DEVNULL, check=False)
 
 

@@ -177,9 +177,9 @@ class Step:
         with (folder / PAYLOAD).open("rb") as payload:
             self.process = subprocess.Popen(
                 srun(
+                    run,
                     nodes,
                     job=job,
-                    name=f"accept-{run.attempt}",
                     command=marked,
                     options=run.pyxis.words if run.pyxis else (),
                 ),
@@ -307,14 +307,14 @@ def node_list(names: Sequence[str]) -> str:
 
 
 def srun(
-    nodes: Sequence[str], *, job: str, name: str, command: str, options: Sequence[str] = ()
+    run: SlurmRun, nodes: Sequence[str], *, job: str, command: str, options: Sequence[str] = ()
 ) -> list[str]:
     """Return the arguments of a step with one task on each node, that survives lost nodes."""
     return [
         *("srun", f"--jobid={job}", f"--nodelist={node_list(nodes)}"),
         *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"),
         *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--mem=0"),
-        *("--mpi=none", "--cpu-bind=none", "--chdir=/", f"--job-name={name}"),
+        *("--mpi=none", "--cpu-bind=none", "--chdir=/", f"--job-name=accept-{run.attempt}"),
         *(*options, "/bin/sh", "-c", command),
     ]
 
