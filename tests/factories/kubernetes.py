@@ -116,11 +116,6 @@ def state_of(
     )
 
 
-def pod_of(document: dict[str, Any]) -> status.Pod:
-    """Return the state of one pod that the API returns as this document."""
-    return status.read_pod(objects.Pod.read(document))
-
-
 def stored_job(**place: str) -> Job:
     """Return the job that a run folder stores about a run on the stand-in cluster, at `place`."""
     return Job(

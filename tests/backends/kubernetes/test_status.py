@@ -14,17 +14,15 @@ from tests.factories.kubernetes import (
     job,
     jobset,
     pod,
-    pod_of,
     running,
     state_of,
     unscheduled,
 )
 
 from accept.backends.kubernetes.collect import scrubbed
-from accept.backends.kubernetes.objects import list_at, value_at
+from accept.backends.kubernetes.objects import Pod, PodPhase, list_at, value_at
 from accept.backends.kubernetes.status import (
     End,
-    PodPhase,
     has_started,
     state_lines,
     waiting_reasons,
@@ -35,7 +33,7 @@ from accept.backends.kubernetes.status import (
 def test_a_pod_with_an_invalid_index_has_none(index: str) -> None:
     strange = pod()
     strange["metadata"]["annotations"][INDEX] = index
-    assert pod_of(strange).index == -1
+    assert Pod.read(strange).index == -1
 
 
 def waiting(reason: str, message: str = "") -> dict[str, Any]:
@@ -54,6 +52,12 @@ def disrupted(reason: str, message: str) -> dict[str, Any]:
 def deleted(document: dict[str, Any]) -> dict[str, Any]:
     document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     return document
+
+
+def explained(document: dict[str, Any]) -> tuple[PodPhase, str]:
+    """Return what a pod of a run does, and why."""
+    state = state_of(job=job(), pods=[document])
+    return state.pods[0].phase, state.why(state.pods[0])
 
 
 NO_VICTIMS = "preemption: 0/3 nodes are available: 3 No preemption victims."
@@ -76,10 +80,10 @@ LOST = {**disrupted("DeletionByTaintManager", "taint"), **container(running={})}
     ],
 )
 def test_a_pod_waits_for_a_reason(document: dict[str, Any], shown: str) -> None:
-    found = pod_of(document)
-    assert found.phase is PodPhase.WAITING
-    assert found.why.startswith(shown)
-    assert bool(found.why) is bool(shown)
+    phase, why = explained(document)
+    assert phase is PodPhase.WAITING
+    assert why.startswith(shown)
+    assert bool(why) is bool(shown)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +100,11 @@ def test_a_pod_waits_for_a_reason(document: dict[str, Any], shown: str) -> None:
     ],
 )
 def test_a_pod_leaves_for_a_reason(document: dict[str, Any], shown: str) -> None:
-    found = pod_of(document)
-    assert f"{found.phase}, {found.why}" == shown
+    assert ", ".join(explained(document)) == shown
 
 
 def test_a_pod_has_the_exit_code_of_its_main_container() -> None:
-    assert [pod_of(one).code for one in (ended(3, "Error"), pod(phase="Failed"))] == [3, None]
+    assert [Pod.read(one).code for one in (ended(3, "Error"), pod(phase="Failed"))] == [3, None]
 
 
 def test_a_pod_without_a_reason_is_explained_by_its_newest_event() -> None:
@@ -112,8 +115,8 @@ def test_a_pod_without_a_reason_is_explained_by_its_newest_event() -> None:
         event(name, "FailedScheduling", "older", "2026-01-01T00:00:01Z"),
         event("another", "FailedMount", "of another", "2026-01-01T00:00:09Z"),
     ]
-    (found,) = state_of(job=job(), pods=[one], events=events).pods
-    assert found.why == "FailedMount: secret x not found"
+    state = state_of(job=job(), pods=[one], events=events)
+    assert state.why(state.pods[0]) == "FailedMount: secret x not found"
 
 
 FAILED = job(3, ("Failed", "x", ""))
@@ -196,8 +199,8 @@ class TestTheCoordinator:
         assert state.first.index == 0
 
     def test_is_the_newest_pod_if_a_queue_admitted_the_run_again(self) -> None:
-        old = replace(pod_of(ended(5, "Error")), created="2026-01-01T00:00:00Z")
-        new = replace(pod_of(running(0)), name="Z", created="2026-01-01T00:09:00Z")
+        old = replace(Pod.read(ended(5, "Error")), created="2026-01-01T00:00:00Z")
+        new = replace(Pod.read(running(0)), name="Z", created="2026-01-01T00:09:00Z")
         state = state_of(job=job())
         for pods in ((old, new), (new, old)):
             assert replace(state, pods=pods).first is new

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from accept.backends.job import Job
-from accept.backends.kubernetes import objects
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.exec import execute
-from accept.backends.kubernetes.objects import EVENT, MAIN_CONTAINER, NODE, POD, value_at
-from accept.backends.kubernetes.status import (
+from accept.backends.kubernetes.objects import (
+    EVENT,
+    MAIN_CONTAINER,
+    NODE,
+    POD,
     Pod,
     PodPhase,
+    value_at,
+)
+from accept.backends.kubernetes.status import (
     State,
     find_controllers,
     place_of,
@@ -436,7 +441,7 @@ def _ask(missing: list[str], what: str, ask: Callable[[], Answer]) -> Answer | N
         return None
 
 
-def _started_containers(pods: Iterable[objects.Pod]) -> Iterator[tuple[str, str]]:
+def _started_containers(pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
     """Yield pod and container for every container that has a log."""
     for pod in pods:
         for container in (*pod.init_containers, *pod.containers):

@@ -24,8 +24,9 @@ from accept.backends.kubernetes.objects import (
     Kind,
     Object,
     Pod,
+    PodPhase,
 )
-from accept.backends.kubernetes.status import PodPhase, place_of, query_state, run_selector
+from accept.backends.kubernetes.status import place_of, query_state, run_selector
 from accept.backends.kubernetes.submit import installed_attempt, uninstall
 from accept.backends.kubernetes.watch import FOLDER, written_exit_code
 from accept.backends.protocol import Say

@@ -102,7 +102,7 @@ def node_fits(nodes: Iterable[Node], pods: Iterable[Pod], wanted: PodRequest) ->
     """Return every node, sorted by name, with the reason why a pod cannot go there."""
     used = Counter[str]()
     for pod in pods:
-        if pod.phase not in ("Succeeded", "Failed"):
+        if pod.reported not in ("Succeeded", "Failed"):
             used[pod.node] += pod.requests.get(wanted.resource, 0)
     return tuple(
         _fit(node, used[node.name], wanted) for node in sorted(nodes, key=lambda node: node.name)

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from typing import Generic, Self, TypeVar
 from urllib.parse import quote
 
@@ -237,6 +238,16 @@ def _amounts(container: Document) -> Counter[str]:
     return Counter({key: whole_number(amount) for key, amount in merged.items() if "/" in key})
 
 
+class PodPhase(StrEnum):
+    """The phase of a pod."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    ENDED = "ended"
+    #: The pod is being deleted while it runs.
+    LEAVING = "leaving"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pod(Object):
     """A pod of the cluster."""
@@ -247,7 +258,8 @@ class Pod(Object):
     index: int = _read_by(_index)
     #: Whether it is the pod of the coordinator.
     coordinates: bool = _read_by(_coordinates)
-    phase: str = _text("status", "phase")
+    #: The phase that the API reports; `phase` shows more.
+    reported: str = _text("status", "phase")
     reason: str = _text("status", "reason")
     message: str = _text("status", "message")
     init_containers: tuple[Container, ...] = _many(Container, "status", "initContainerStatuses")
@@ -261,6 +273,26 @@ class Pod(Object):
     def main(self) -> Container | None:
         """Return the container that runs the suite; None if there is no state of it yet."""
         return next((c for c in self.containers if c.name == MAIN_CONTAINER), None)
+
+    @property
+    def code(self) -> int | None:
+        """Return the exit code of the main container; None until it ends."""
+        return self.main.code if self.main else None
+
+    @property
+    def ran(self) -> bool:
+        """Return whether its main container has ever run."""
+        return self.main is not None and (self.main.running or self.main.ended)
+
+    @property
+    def phase(self) -> PodPhase:
+        """Return what it does."""
+        # Without a state of a container, the kubelet refused or evicted it, or its node is lost.
+        if (self.main and self.main.ended) or self.reported in ("Failed", "Succeeded"):
+            return PodPhase.ENDED
+        if self.deleted:
+            return PodPhase.LEAVING
+        return PodPhase.RUNNING if self.main and self.main.running else PodPhase.WAITING
 
 
 def _job_specs(document: Document) -> list[tuple[str, object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from accept.backends.job import Job, RunPlace
@@ -20,6 +20,8 @@ from accept.backends.kubernetes.objects import (
     Controller,
     Event,
     Object,
+    Pod,
+    PodPhase,
 )
 from accept.core.text import plain, shortened
 
@@ -27,76 +29,23 @@ from accept.core.text import plain, shortened
 _STARTING_REASONS = ("ContainerCreating", "PodInitializing", "")
 
 
-class PodPhase(StrEnum):
-    """The phase of a pod of the run."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    ENDED = "ended"
-    #: The pod is being deleted while it runs.
-    LEAVING = "leaving"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pod:
-    """One pod of the run."""
-
-    name: str
-    #: Its index in the Job; -1 if unknown.
-    index: int
-    #: Whether it is the pod of the coordinator: its own, or that of index 0.
-    coordinates: bool
-    phase: PodPhase
-    node: str = ""
-    #: Why it waits or ended, for people; empty if nothing is wrong so far.
-    why: str = ""
-    #: Exit code of the main container; None until it ends.
-    code: int | None = None
-    #: Whether its main container has ever run.
-    ran: bool = False
-    #: When it was created, in the API's format, which sorts as text.
-    created: str = ""
-    #: Seconds that it may take to end after the signal.
-    grace: int = 0
+def _why(pod: Pod, event: str) -> str:
+    """Return why a pod waits or ended; `event` is the newest event that explains a wait."""
+    if pod.phase == PodPhase.RUNNING:
+        return ""
+    if pod.phase == PodPhase.WAITING:
+        return _why_waiting(pod, event)
+    if disruption := _disruption(pod):
+        return disruption
+    if pod.phase == PodPhase.LEAVING:
+        return "being deleted"
+    if pod.main is None or not pod.main.ended:
+        return f"{pod.reason or pod.reported}: {pod.message}"
+    is_plain = pod.main.reason in ("Completed", "Error")
+    return "" if is_plain else f"{pod.main.reason} {pod.main.message}"
 
 
-def read_pod(pod: objects.Pod, event_texts: Mapping[str, str] = {}) -> Pod:
-    """Return the state of one pod; `event_texts` has the newest event by object name."""
-    phase, why = _phase(pod, event_texts.get(pod.name, ""))
-    main = pod.main
-    return Pod(
-        name=pod.name,
-        index=pod.index,
-        coordinates=pod.coordinates,
-        phase=phase,
-        node=pod.node,
-        why=plain(why, 300),
-        code=main.code if main else None,
-        ran=main is not None and (main.running or main.ended),
-        created=pod.created,
-        grace=pod.grace,
-    )
-
-
-def _phase(pod: objects.Pod, event_text: str) -> tuple[PodPhase, str]:
-    """Return what a pod does, and why it waits or ended."""
-    main = pod.main
-    disruption = _disruption(pod)
-    if main is not None and main.ended:
-        if disruption or main.reason in ("Completed", "Error"):
-            return PodPhase.ENDED, disruption
-        return PodPhase.ENDED, f"{main.reason} {main.message}"
-    if pod.phase in ("Failed", "Succeeded"):
-        # The kubelet refused or evicted it, or its node is lost: no container has a state.
-        return PodPhase.ENDED, disruption or f"{pod.reason or pod.phase}: {pod.message}"
-    if pod.deleted:
-        return PodPhase.LEAVING, disruption or "being deleted"
-    if main is not None and main.running:
-        return PodPhase.RUNNING, ""
-    return PodPhase.WAITING, _why_waiting(pod, event_text)
-
-
-def _why_waiting(pod: objects.Pod, event_text: str) -> str:
+def _why_waiting(pod: Pod, event: str) -> str:
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and not scheduled.holds:
         if scheduled.reason == "SchedulingGated":
@@ -106,7 +55,7 @@ def _why_waiting(pod: objects.Pod, event_text: str) -> str:
         if why := _container_problem(container):
             return why
     # Only events report a mount or a sandbox that fails.
-    return event_text
+    return event
 
 
 def _container_problem(container: Container) -> str:
@@ -124,7 +73,7 @@ def _scheduler_reason(message: str) -> str:
     return first or "the scheduler has not looked at it yet"
 
 
-def _disruption(pod: objects.Pod) -> str:
+def _disruption(pod: Pod) -> str:
     """Return why Kubernetes ended the pod; empty if it did not."""
     target = pod.condition("DisruptionTarget")
     if target is None or not target.holds:
@@ -184,6 +133,12 @@ class State:
     #: None until that is decided.
     ended: End | None = None
     reason: str = ""
+    #: The newest event that explains a wait, as text, by the name of its object.
+    events: Mapping[str, str] = field(default_factory=dict)
+
+    def why(self, pod: Pod) -> str:
+        """Return why a pod waits or ended, for people; empty if nothing is wrong so far."""
+        return plain(_why(pod, self.events.get(pod.name, "")), 300)
 
     @property
     def first(self) -> Pod | None:
@@ -196,33 +151,32 @@ def read_state(
     *,
     jobset: Controller | None,
     job: Controller | None,
-    pods: Iterable[objects.Pod],
+    pods: Iterable[Pod],
     events: Iterable[Event] = (),
     workload: Object | None = None,
 ) -> State:
     """Return the state of a run. Either of `jobset` and `job` may be missing."""
     event_texts = _newest_events(events)
-    read_pods = tuple(
-        sorted((read_pod(p, event_texts) for p in pods), key=lambda p: (p.index, p.name))
-    )
+    sorted_pods = tuple(sorted(pods, key=lambda pod: (pod.index, pod.name)))
     controllers = [c for c in (jobset, job) if c is not None]
     if not controllers:
-        return State(exists=False, pods=read_pods)
+        return State(exists=False, pods=sorted_pods, events=event_texts)
     ended, reason = next(filter(None, map(_end, controllers)), (None, ""))
     stuck = ""
-    if not read_pods and ended is None:
+    if not sorted_pods and ended is None:
         stuck = next((event_texts[c.name] for c in controllers if c.name in event_texts), "")
     suspended = ""
     if ended is None and any(c.suspended for c in controllers):
         suspended = _suspended(controllers[0], workload)
     return State(
         exists=True,
-        pods=read_pods,
+        pods=sorted_pods,
         wanted=max(controller.pods for controller in controllers),
         suspended=suspended,
         stuck=stuck,
         ended=ended,
         reason=reason,
+        events=event_texts,
     )
 
 
@@ -288,10 +242,10 @@ def waiting_reasons(state: State) -> tuple[str, ...]:
     """Return why pods wait or ended: one line for each reason, with its pods."""
     grouped: dict[str, list[str]] = {}
     for pod in state.pods:
-        if pod.why and pod.phase != PodPhase.RUNNING:
+        if why := state.why(pod):
             on = f" on {pod.node}" if pod.node else ""
             # The same reason may differ only in the name of the pod.
-            grouped.setdefault(pod.why.replace(pod.name, "it"), []).append(f"{pod.name}{on}")
+            grouped.setdefault(why.replace(pod.name, "it"), []).append(f"{pod.name}{on}")
     return tuple(f"  {shortened(names, _NAMES_SHOWN)}: {why}" for why, names in grouped.items())
 
 

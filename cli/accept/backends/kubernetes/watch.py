@@ -12,9 +12,8 @@ from pathlib import Path
 from accept.backends.job import Job
 from accept.backends.kubernetes.client import Api, ApiError
 from accept.backends.kubernetes.exec import execute
-from accept.backends.kubernetes.objects import MAIN_CONTAINER
+from accept.backends.kubernetes.objects import MAIN_CONTAINER, PodPhase
 from accept.backends.kubernetes.status import (
-    PodPhase,
     State,
     has_started,
     place_of,
@@ -252,11 +251,11 @@ def written_exit_code(api: Api, state: State) -> int | None:
 
 def _is_stuck(state: State) -> bool:
     """Return whether index 0 cannot start by itself. A pod that pulls its image can."""
-    return state.first is None or bool(state.first.why)
+    return state.first is None or bool(state.why(state.first))
 
 
 def _why_not_running(state: State) -> str:
-    return (state.first.why if state.first else state.stuck) or "it has no pod"
+    return (state.why(state.first) if state.first else state.stuck) or "it has no pod"
 
 
 def _lost(job: Job, state: State) -> Interrupted:
