@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Annotated
 
-from accept.config import resources
 from accept.config.expectations import Bytes, Seconds
 from accept.config.fields import is_secret
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 from accept.core.error_codes import Code
 from accept.core.plan import Collector
 from accept.core.serde import Doc, Invalid, escaped, known
 
 #: The collectors of a new site file, and of one that names none: what support desks ask for first.
 USUAL_COLLECTORS = ("nvidia-bug-report", "nvidia-smi", "dmesg", "sel", "dmi")
+#: Returns the error of collectors in a site file.
+_wrong = partial(Invalid, code=Code.SITE_COLLECTOR)
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Limits of a user's own collector that sets none.
 _TIMEOUT, _MAX_BYTES = 60.0, 4 << 20
@@ -44,19 +45,17 @@ class SiteCollector:
 @cache
 def known_collectors() -> Mapping[str, SiteCollector]:
     """Return the collectors that need no command in the site file."""
-    file = resources.values() / "collectors.yaml"
-    return read_file(dict[str, dict[str, SiteCollector]], file)["collectors"]
+    return read_values(dict[str, dict[str, SiteCollector]], "collectors")["collectors"]
 
 
 def check_collectors(collectors: Mapping[str, SiteCollector]) -> None:
     """Raise Invalid for an invalid name, a missing command, and limits that are too high."""
     for name, one in collectors.items():
         if not _NAME.fullmatch(name):
-            raise Invalid(
+            raise _wrong(
                 (name,),
                 f"{escaped(name)!r} is not a valid name",
                 "use a-z, 0-9 and '-'",
-                code=Code.SITE_COLLECTOR,
             )
         if is_secret(one.command or ""):
             raise Invalid(
@@ -66,27 +65,24 @@ def check_collectors(collectors: Mapping[str, SiteCollector]) -> None:
                 code=Code.SETTING_SECRET,
             )
         if one.command is None and name not in known_collectors():
-            raise Invalid(
+            raise _wrong(
                 (name,),
                 f"the collector {escaped(name)!r} has no command",
                 f"add one, or use a known name: {known(name, known_collectors())}",
-                code=Code.SITE_COLLECTOR,
             )
     planned = planned_collectors(collectors)
     large = next((one for one in planned if one.max_bytes > _LARGEST), None)
     if large is not None:
-        raise Invalid(
+        raise _wrong(
             (large.name, "maxBytes"),
             "too many bytes",
             f"keep at most {_LARGEST >> 20}M",
-            code=Code.SITE_COLLECTOR,
         )
     if sum(one.timeout for one in planned) > _LONGEST:
-        raise Invalid(
+        raise _wrong(
             (),
             "the collectors may take too long",
             f"their timeouts may have {_LONGEST / 60:g} minutes together",
-            code=Code.SITE_COLLECTOR,
         )
 
 

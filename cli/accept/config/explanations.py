@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from accept.config import resources
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 
 
 @cache
 def explanations() -> Mapping[str, str]:
     """Return the problem and the next step of each code, in one to three sentences."""
-    file = resources.values() / "errors.yaml"
-    return read_file(dict[str, dict[str, str]], file)["explanations"]
+    return read_values(dict[str, dict[str, str]], "errors")["explanations"]

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Literal
 
-from accept.config import load_machine, resources
+from accept.config import load_machine
 from accept.config.expectations import unit_of
 from accept.config.fields import Url
 from accept.config.machine import Machine, Nics
 from accept.config.nccl import Profile
 from accept.config.references import Figure
 from accept.config.tools import check_exists
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 from accept.core.catalog.metrics import BUSBW
 from accept.core.plan import BoundKind, Reference
 from accept.core.serde import Bounds, Doc
@@ -74,8 +74,7 @@ class Floor:
 @cache
 def floors() -> tuple[Floor, ...]:
     """Return the floors that come with `accept`."""
-    file = resources.values() / "floors.yaml"
-    return read_file(dict[str, tuple[Floor, ...]], file)["floors"]
+    return read_values(dict[str, tuple[Floor, ...]], "floors")["floors"]
 
 
 def figures(machine: Machine, profile: str = "default") -> tuple[Figure, ...]:

@@ -5,9 +5,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Literal
 
-from accept.config import resources
 from accept.config.fields import Url
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 from accept.core.checks import REGISTRY
 from accept.core.serde import Doc
 
@@ -85,8 +84,7 @@ def checks_with(tools: frozenset[ImageTool]) -> tuple[str, ...]:
 @cache
 def public_images() -> tuple[PublicImage, ...]:
     """Return all public images, in the order of the file."""
-    file = resources.values() / "images.yaml"
-    return read_file(dict[str, tuple[PublicImage, ...]], file)["images"]
+    return read_values(dict[str, tuple[PublicImage, ...]], "images")["images"]
 
 
 def images_for(machine: str) -> tuple[PublicImage, ...]:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from accept.config import resources
 from accept.config.fields import Url
 from accept.config.machine import Machine
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, warning
 from accept.core.serde import did_you_mean, escaped
@@ -72,7 +71,7 @@ class Settings:
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings that come with `accept`."""
-    return read_file(Settings, resources.values() / "nccl.yaml")
+    return read_values(Settings, "nccl")
 
 
 def without(path: str) -> dict[str, str]:

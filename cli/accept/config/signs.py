@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from accept.config import resources
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 from accept.core.serde import dump
 from accept.core.signs import Code, Meaning
 
@@ -82,7 +82,7 @@ class _File:
 
 @cache
 def _file() -> _File:
-    return read_file(_File, resources.values() / "signs.yaml")
+    return read_values(_File, "signs")
 
 
 def sign_rows() -> Mapping[str, SignRow]:

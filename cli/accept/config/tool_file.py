@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Literal
 
 from accept.config.fields import Env, Name, Url, check_env, is_secret
@@ -35,6 +36,8 @@ from accept.core.serde import Bounds, Doc, Invalid, Keys, Pattern, escaped, know
 from accept.core.text import parse_size
 from accept.core.tool_output import PLACEHOLDERS, why_ambiguous
 
+#: Returns the error of a file of a tool.
+_wrong = partial(Invalid, code=Code.TOOL_INVALID)
 #: Bits of the capabilities that tools need: linux/capability.h.
 _CAPABILITIES = {
     "dac-override": 1, "net-admin": 12, "net-raw": 13, "ipc-lock": 14, "sys-rawio": 17,
@@ -68,7 +71,7 @@ class ToolParam:
     def __post_init__(self) -> None:
         """Raise Invalid if nobody could know what to give."""
         if self.default is None and not self.example:
-            raise Invalid((), "it has neither a default nor an example", code=Code.TOOL_INVALID)
+            raise _wrong((), "it has neither a default nor an example")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +90,7 @@ class ToolBound:
     def __post_init__(self) -> None:
         """Raise Invalid if it bounds nothing."""
         if self.least is None and self.most is None:
-            message = "it has neither `least` nor `most`"
-            raise Invalid((), message, code=Code.TOOL_INVALID)
+            raise _wrong((), "it has neither `least` nor `most`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,22 +137,20 @@ class ResultPlace:
         if self.unit not in BETTER_BY_UNIT:
             message = f"{escaped(self.unit)!r} is not a known unit"
             hint = known(self.unit, BETTER_BY_UNIT)
-            raise Invalid(("unit",), message, hint, code=Code.TOOL_INVALID)
+            raise _wrong(("unit",), message, hint)
         if (self.json is None) == (self.line is None):
-            message = "a result needs either `json` or `line`"
-            raise Invalid((), message, code=Code.TOOL_INVALID)
+            raise _wrong((), "a result needs either `json` or `line`")
         names = _PLACEHOLDER.findall(self.line or "{value}")
         words = [_PLACEHOLDER.findall(word) for word in (self.line or "").split()]
         if names.count("value") != 1 or any(len(word) > 2 for word in words):
             message = "a line needs `{value}` once; others are `{unit}` and, as a word, `{_}`"
-            raise Invalid(("line",), message, code=Code.TOOL_INVALID)
+            raise _wrong(("line",), message)
         if reason := why_ambiguous(self.line or ""):
-            raise Invalid(("line",), reason, code=Code.TOOL_INVALID)
+            raise _wrong(("line",), reason)
         if self.gpus and "*" not in (self.json or "*").split("/"):
-            message = "numbers of GPUs need `*` in the JSON Pointer"
-            raise Invalid(("gpus",), message, code=Code.TOOL_INVALID)
+            raise _wrong(("gpus",), "numbers of GPUs need `*` in the JSON Pointer")
         if self.scale <= 0:
-            raise Invalid(("scale",), "it must be above 0", code=Code.TOOL_INVALID)
+            raise _wrong(("scale",), "it must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,10 +197,9 @@ class PartsPlace:
         names = set(_PLACEHOLDER.findall(self.line or ""))
         places = [self.json is not None and bool(self.state), "state" in names]
         if places.count(True) != 1 or names - set(PLACEHOLDERS):
-            message = "it needs either `json` and `state`, or a `line` with `{state}`"
-            raise Invalid((), message, code=Code.TOOL_INVALID)
+            raise _wrong((), "it needs either `json` and `state`, or a `line` with `{state}`")
         if reason := why_ambiguous(self.line or ""):
-            raise Invalid(("line",), reason, code=Code.TOOL_INVALID)
+            raise _wrong(("line",), reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +235,7 @@ class Needs:
             if name not in _CAPABILITIES:
                 message = f"{escaped(name)!r} is not a known capability"
                 hint = known(name, _CAPABILITIES)
-                raise Invalid(("capabilities", index), message, hint, code=Code.TOOL_INVALID)
+                raise _wrong(("capabilities", index), message, hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +249,7 @@ class Failure:
         """Raise Invalid for a cause other than a failure."""
         if self.cause.row.not_tested or self.cause.row.not_judged:
             message = f"{self.cause} is not the cause of a failure"
-            raise Invalid(("cause",), message, "such as tool-failed", code=Code.TOOL_INVALID)
+            raise _wrong(("cause",), message, "such as tool-failed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,8 +346,7 @@ class ToolFile:
         check_env(self.env, ("env",))
         for name in self.params:
             if keyword.iskeyword(name) or hasattr(CheckParams, name):
-                message = f"a parameter cannot be called {name}"
-                raise Invalid(("params", name), message, code=Code.TOOL_INVALID)
+                raise _wrong(("params", name), f"a parameter cannot be called {name}")
         texts = {"command": self.command, "folder": (self.folder,), "needs": (self.needs.space,)}
         texts["server"] = self.server
         texts["env"] = tuple(map(str, self.env.values()))
@@ -358,14 +356,13 @@ class ToolFile:
             for name in (one for text in values for one in _PLACEHOLDER.findall(text)):
                 if name not in names:
                     message = f"{{{escaped(name)}}} is not a parameter"
-                    raise Invalid((key,), message, known(name, names), code=Code.TOOL_INVALID)
+                    raise _wrong((key,), message, known(name, names))
         if any("{folder}" in text for text in self.command) and not self.folder:
-            message = "{folder} in the command needs the key `folder`"
-            raise Invalid(("command",), message, code=Code.TOOL_INVALID)
+            raise _wrong(("command",), "{folder} in the command needs the key `folder`")
         has_peer = any("{peer}" in word for word in self.command)
         if (has_peer or bool(self.server)) != self.of_pairs or "{peer}" in self.command[0]:
             message = "`groups: [pairs]` needs `{peer}` in the command, and only that has it"
-            raise Invalid(("command",), message, code=Code.TOOL_INVALID)
+            raise _wrong(("command",), message)
         if is_secret(" ".join((*self.command, *self.server))):
             message = "it contains a password or a token, and evidence keeps the command"
             raise Invalid(("command",), message, code=Code.SETTING_SECRET)
@@ -404,11 +401,11 @@ class ToolFile:
         try:
             space = parse_size(filled(self.needs.space)) if self.needs.space else 0
         except ValueError as error:
-            raise Invalid(("needs", "space"), str(error), code=Code.TOOL_INVALID) from None
+            raise _wrong(("needs", "space"), str(error)) from None
         folder = filled(self.folder)
         if folder and not folder.startswith("/"):
             message = f"{escaped(folder)!r} is not an absolute path, such as /mnt/nvme"
-            raise Invalid(("folder",), message, code=Code.TOOL_INVALID)
+            raise _wrong(("folder",), message)
         server = self.server or tuple(word for word in self.command if "{peer}" not in word)
         return Tool(
             name=self.name,

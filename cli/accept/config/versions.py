@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
-from accept.config import resources
 from accept.config.fields import Url
 from accept.config.machine import Machine
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 from accept.core.plan import Supported
 from accept.core.serde import Doc
 
@@ -25,8 +24,7 @@ class Row(Supported):
 @cache
 def rows() -> tuple[Row, ...]:
     """Return the rows that come with `accept`."""
-    file = resources.values() / "versions.yaml"
-    return read_file(dict[str, tuple[Row, ...]], file)["supported"]
+    return read_values(dict[str, tuple[Row, ...]], "versions")["supported"]
 
 
 def supported(machine: Machine) -> tuple[Supported, ...]:

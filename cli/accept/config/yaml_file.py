@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 import yaml
 
+from accept.config import resources
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.safe_read import open_regular
@@ -86,6 +87,11 @@ def load(path: Path | str, *, of_file: bool = False) -> Document:
 def read_file(cls: type[T], path: Path | str) -> T:
     """Read a YAML file as an instance of `cls`. Raises BadInput."""
     return load(path).read(cls)
+
+
+def read_values(cls: type[T], name: str) -> T:
+    """Read a data file that comes with `accept` as an instance of `cls`. Raises BadInput."""
+    return read_file(cls, resources.values() / f"{name}.yaml")
 
 
 def parse(text: str, *, name: str) -> Document:

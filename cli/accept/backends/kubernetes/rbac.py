@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from accept.config import resources
-from accept.config.yaml_file import read_file
+from accept.config.yaml_file import read_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class Rights:
 @lru_cache(maxsize=1)
 def rights() -> Rights:
     """Return the rights that a run needs."""
-    return read_file(Rights, resources.values() / "rights.yaml")
+    return read_values(Rights, "rights")
 
 
 def role_yaml(namespace: str) -> str:
