@@ -158,8 +158,13 @@ class Plugin:
     """The plugin of NCCL that a DaemonSet puts on the nodes, and other ways to get it."""
 
     daemon_sets: Annotated[
-        tuple[str, ...], Doc("Names of the DaemonSets that prepare the nodes.")
+        tuple[str, ...],
+        Doc("Names of the DaemonSets that prepare the nodes; the first one fills `volumes`."),
     ] = ()
+    daemons: Annotated[
+        dict[str, str],
+        Doc("Versions of the plugin, each with that of the sidecar that its maker pairs with it."),
+    ] = field(default_factory=dict)
     volumes: Annotated[
         tuple[Plain, ...], Doc("Volumes with folders of the node, which only the plugin needs.")
     ] = ()

@@ -232,14 +232,14 @@ def _plugin(machine: MachinePods, site: Kubernetes) -> Plugin:
     plugin = machine.plugin
     if site.plugin == "daemonset":
         return replace(plugin, installer={})
-    if site.plugin == "image" and plugin.volumes:
-        return Plugin()
     if not plugin.installer:
         raise BadInput(
             f"kubernetes.plugin: {site.plugin} is not possible on this machine",
             code=Code.KUBE_PLUGIN,
             hint="leave it out; the plugin and its installer: accept show machine NAME",
         )
+    if site.plugin == "image":
+        return Plugin()
     mounts = plugin.installer.get("volumeMounts")
     names = [m["name"] for m in mounts if isinstance(m, dict)] if isinstance(mounts, list) else []
     return replace(

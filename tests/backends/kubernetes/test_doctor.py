@@ -112,6 +112,7 @@ results: {location: /data/runs}
 """
 IN_PODS = "results: {volume: {csi: {driver: gcsfuse.csi.storage.gke.io}}}\n"
 BIN = "/home/kubernetes/bin"
+SIDECAR = "  extraSidecars: [{name: tcpxo-daemon, image: 'my@sha256:0'}]"
 POD_SPEC = "spec.replicatedJobs.template.spec.template.spec"
 
 
@@ -136,10 +137,11 @@ def jobset(field: str) -> dict[str, Any]:
 NEW, OLD = jobset("resourceClaims.resourceClaimTemplateName"), jobset("initContainers")
 
 
-def daemon_set(name: str, ready: int, folder: str = "/") -> dict[str, Any]:
+def daemon_set(name: str, ready: int, folder: str = "/", image: str = "") -> dict[str, Any]:
     status = {"desiredNumberScheduled": 2, "numberReady": ready}
     volumes = [{"name": "x", "hostPath": {"path": folder}}, {"name": "y", "emptyDir": {}}]
-    spec = {"template": {"spec": {"volumes": volumes}}}
+    containers = [{"name": name, "image": image}] if image else []
+    spec = {"template": {"spec": {"volumes": volumes, "initContainers": containers}}}
     return listed({"metadata": {"name": name}, "spec": spec, "status": status})
 
 
@@ -180,6 +182,7 @@ CASES: list[tuple[Row, str, str, dict[str, Any]]] = [
     (Row.PLUGIN, "missing", f"{BIN}/gib", {SETS: daemon_set("another", 2)}),
     (Row.PLUGIN, "missing", f"{BIN}/gib", {SETS: daemon_set("another", 2, f"{BIN}/nvidia")}),
     (Row.PLUGIN, "missing", f"{BIN}/gib", {SETS: daemon_set("another", 2, BIN[:-1])}),
+    (Row.PLUGIN, "missing", f"{BIN}/gib", {SETS: daemon_set("nccl-rdma-installer", 0, BIN)}),
     (Row.PLUGIN, "unchecked", "", {SETS: 403}),
     (Row.PLUGIN, "absent", "", {"site": "  plugin: init\n"}),
     (Row.DEVICE_CLAIMS, "ok", "resource.k8s.io/v1", devices()),
@@ -231,6 +234,32 @@ def test_a_cluster_gives_the_row(
     rows = ask(**{key: given[key] for key in ("site", "machine", "nodes") if key in given})
     assert mark(rows, code) == expected, rows.get(code)
     assert all(shows in f"{row['found']} {row['advice']}" for row in rows.get(code, ()))
+
+
+@pytest.mark.parametrize(
+    ("image", "site", "expected", "shows"),
+    [
+        ("", "", "missing", "/dev/aperture_devices"),
+        ("mirror:5000/plugin:v1.0.15@sha256:0", "", "ok", ""),
+        ("plugin:v1.0.16", "", "note", "gpudirect-tcpxo/tcpgpudmarxd-dev:v1.0.22'"),
+        ("plugin:v1.0.17", "", "note", "look up"),
+        (
+            "plugin:v1.0.17",
+            SIDECAR,
+            "ok",
+            "",
+        ),
+    ],
+)
+def test_the_plugin_on_the_nodes_and_its_daemon_in_the_pods_are_a_pair(
+    server: ApiServer, ask: Ask, image: str, site: str, expected: str, shows: str
+) -> None:
+    installer = "nccl-tcpxo-installer" if image else "device-injector"
+    server.answer_with(SETS, daemon_set(installer, 2, "/dev", image))
+    rows = ask(f"{site}\n", machine="a3-megagpu-8g")[Row.PLUGIN]
+    row = next(row for row in rows if "nccl-tcpxo-installer" in row["found"])
+    assert mark({Row.PLUGIN: [row]}, Row.PLUGIN) == expected, row
+    assert shows in row["advice"]
 
 
 @pytest.mark.parametrize(

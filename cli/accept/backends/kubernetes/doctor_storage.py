@@ -19,6 +19,7 @@ from accept.backends.kubernetes.objects import (
     text_at,
 )
 from accept.backends.requirements import Need, Requirement, need_of
+from accept.config.fields import Plain
 from accept.core.text import count, duration, plain
 from accept.evidence import bucket
 from accept.plan.placement import volumes_at
@@ -84,52 +85,80 @@ def check_plugin(api: Api, run: Resolved) -> Iterator[Need]:
     """Look for the DaemonSets that prepare the nodes.
 
     Pods that mount a missing folder never start. A DaemonSet with another name may make the folder,
-    and one that is not ready yet may become so, so both only inform.
+    and one that is ready on some nodes may become so on the others: both only inform.
     """
-    wanted = run.machine.kubernetes.plugin.daemon_sets
-    if not wanted or run.site.kubernetes.plugin != "daemonset":
+    plugin = run.machine.kubernetes.plugin
+    if not plugin.daemon_sets or run.site.kubernetes.plugin != "daemonset":
         return
     try:
         sets = api.find_all(DAEMON_SET, everywhere=True)
     except ApiError as error:
-        found = f"{', '.join(wanted)} cannot be checked: {error.message}"
+        found = f"{', '.join(plugin.daemon_sets)} cannot be checked: {error.message}"
         yield unchecked(Requirement.PLUGIN, found)
         return
-    for name in wanted:
+    for name in plugin.daemon_sets:
         # Google's manifests for several kinds of nodes have the same name, or add to it.
-        matching = [s for s in sets if s.name.startswith(name)]
+        matching = [s for s in sets if s.name.startswith(name) or name in s.images]
         ready, nodes = sum(s.ready for s in matching), sum(s.wanted for s in matching)
-        found = f"DaemonSet {name}: {ready} of {count(nodes, 'node')} ready"
-        if matching and ready >= nodes:
-            yield fine(Requirement.PLUGIN, found)
-        elif matching:
+        found = f"there is no DaemonSet {name}"
+        if matching:
+            found = f"DaemonSet {name}: {ready} of {count(nodes, 'node')} ready"
+        if not matching or (nodes and not ready):
+            volumes = plugin.volumes if name == plugin.daemon_sets[0] else ()
+            yield _without_plugin(run, found, volumes, sets)
+        elif ready < nodes:
             advice = "pods on the other nodes wait for it, or NCCL uses another network"
             yield lack(Requirement.PLUGIN, found, advice, good=True)
         else:
-            yield _without_plugin(run, name, sets)
+            images = [s.images[name] for s in matching if name in s.images]
+            yield _check_pair(run, found, images)
 
 
-def _without_plugin(run: Resolved, name: str, sets: Sequence[DaemonSet]) -> Need:
-    """Return what it means that the cluster has no DaemonSet with this name."""
-    found = f"there is no DaemonSet {name}"
-    plugin = run.machine.kubernetes.plugin
-    made = [folder.rstrip("/") for each in sets for folder in each.folders]
+def _without_plugin(
+    run: Resolved, found: str, volumes: Sequence[Plain], sets: Sequence[DaemonSet]
+) -> Need:
+    """Return what it means that no node has the pods of a DaemonSet, which fills `volumes`."""
+    running = [each for each in sets if each.ready or not each.wanted]
+    made = [folder.rstrip("/") for each in running for folder in each.folders]
     missing = [
         path
-        for volume in plugin.volumes
+        for volume in volumes
         if text_at(volume, "hostPath", "type") == "Directory"
         and (path := text_at(volume, "hostPath", "path"))
-        # The root folder is mounted by programs that only read.
-        and not any(folder and f"{path}/".startswith(f"{folder}/") for folder in made)
+        # Many pods mount the root folder, or one like /dev in it, and make none of these.
+        and not any(f"{path}/".startswith(f"{f}/") for f in made if f.count("/") > 1)
     ]
-    other = "; or kubernetes.plugin: init in the site file" if plugin.installer else ""
+    installer = run.machine.kubernetes.plugin.installer
+    other = "; or kubernetes.plugin: init in the site file" if installer else ""
+    install = f"install it, or correct it (docs/machines.md){other}"
     if missing:
-        advice = f"pods mount {', '.join(missing)} and do not start without it"
-        return lack(Requirement.PLUGIN, found, f"{advice}; install it (docs/machines.md){other}")
-    advice = "unless another one does the same, NCCL uses another network"
-    return lack(
-        Requirement.PLUGIN, found, f"{advice}; install it (docs/machines.md){other}", good=True
-    )
+        advice = f"pods mount {', '.join(missing)} and do not start without it; {install}"
+        return lack(Requirement.PLUGIN, found, advice)
+    advice = "unless another one does the same, the run does not start or NCCL uses another network"
+    return lack(Requirement.PLUGIN, found, f"{advice}; {install}", good=True)
+
+
+def _check_pair(run: Resolved, found: str, images: Sequence[str]) -> Need:
+    """Compare the versions of the plugin's images with that of its daemon in the run's pods."""
+    machines = run.machine.kubernetes
+    pairs = machines.plugin.daemons
+    name = next((text_at(sidecar, "name") for sidecar in machines.sidecars), "")
+    image = next((text_at(s, "image") for s in run.pod.sidecars if text_at(s, "name") == name), "")
+    version, plugins = _tag(image), {plain(_tag(each), 60) for each in images}
+    unpaired = sorted(tag for tag in plugins if tag and version and pairs.get(tag) != version)
+    if not pairs or not unpaired:
+        return fine(Requirement.PLUGIN, found)
+    found = f"{found}; the plugin is {', '.join(unpaired)}, but the run's {name} is {version}"
+    advice = "look up the plugin's daemon, and name it in the site file (docs/machines.md)"
+    if wanted := pairs.get(unpaired[0]):
+        one = image.partition("@")[0].removesuffix(version) + wanted
+        advice = f"in the site file: kubernetes.extraSidecars: [{{name: {name}, image: '{one}'}}]"
+    return lack(Requirement.PLUGIN, found, advice, good=True)
+
+
+def _tag(image: str) -> str:
+    """Return the tag of an image; empty if it has none."""
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def _domains(api: Api) -> Need:

@@ -395,6 +395,14 @@ class DaemonSet(Object):
             if volume.get("hostPath")
         )
     )
+    #: Image of each container by name.
+    images: Mapping[str, str] = _read_by(
+        lambda document: {
+            text_at(container, "name"): text_at(container, "image")
+            for kind in ("initContainers", "containers")
+            for container in list_at(document, "spec", "template", "spec", kind)
+        }
+    )
 
 
 AnyObject_co = TypeVar("AnyObject_co", bound=Object, covariant=True)
