@@ -68,6 +68,11 @@ class PooledRun:
         assert self._make is not None
         return _made(self.name, self._make)
 
+    @property
+    def machine(self) -> str | None:
+        """Return the machine that `accept judge` needs for it; None: that of its evidence."""
+        return self.options[self.options.index("--machine") + 1] if self.options else None
+
     def __str__(self) -> str:
         """Return the name, which pytest shows for a parameter."""
         return self.name

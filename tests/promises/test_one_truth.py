@@ -106,8 +106,7 @@ class Outputs:
 
 @cache
 def outputs(run: PooledRun) -> Outputs:
-    machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    return Outputs(judge_path(str(run.folder), GivenBounds(machine)))
+    return Outputs(judge_path(str(run.folder), GivenBounds(run.machine)))
 
 
 @EVERY
@@ -445,3 +444,13 @@ def test_the_files_about_evidence_are_those_of_the_verdict(
         assert (about / "nodes" / f"{name}.txt").read_text().split() == [*hosts]
     page = (about / "report.html").read_text()
     assert Page(page).sections["band"].text == one.page.sections["band"].text
+
+
+@EVERY
+def test_what_is_expected_and_was_not_measured_never_passes(run: PooledRun) -> None:
+    judged = outputs(run).judged
+    measured = {metric.check for record in judged.records for metric in record.metrics}
+    for check, bound in {"gemm": "gemm>=1", "alltoall": "alltoall@8G>=1"}.items():
+        if check not in measured:
+            again = judge_path(str(run.folder), GivenBounds(run.machine, (bound,))).verdict
+            assert (again.accepted, again.exit == 0) == (False, False), bound

@@ -32,8 +32,7 @@ _COLLAPSED = (0.1, 0.3, 0.5, 0.7, 0.8)
 
 
 def all_judged(run: PooledRun) -> list[Judged]:
-    machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    return judge_paths((str(run.folder),), GivenBounds(machine))
+    return judge_paths((str(run.folder),), GivenBounds(run.machine))
 
 
 def speeds(one: Judged, step: str, check: str) -> dict[str, tuple[tuple[str, ...], float]]:

@@ -33,8 +33,7 @@ _NEIGHBORS = {
 
 def verdicts(run: PooledRun, folder: Path) -> list[Verdict]:
     """Return the verdicts on the contents of a folder, with the options of a run of the pool."""
-    machine = run.options[run.options.index("--machine") + 1] if run.options else None
-    judged = judge_paths((str(folder),), GivenBounds(machine))
+    judged = judge_paths((str(folder),), GivenBounds(run.machine))
     return [one.verdict for one in judged]
 
 

@@ -411,7 +411,13 @@ def _judged(
         expectations = tuple(parse_expectation(t, source="--expect", own=own) for t in expect)
     except Invalid as error:
         raise BadInput(f"--expect: {error.message}", code=error.code, hint=error.hint) from None
-    plan = replace(plan, references=(*expectations, *plan.references))
+    # What is expected must be measured, also if the run left its check out.
+    expected = {one.check for one in expectations}.difference(plan.checks)
+    plan = replace(
+        plan,
+        references=(*expectations, *plan.references),
+        skipped=tuple(one for one in plan.skipped if one.check not in expected),
+    )
     verdict = judge(plan, records, checks=REGISTRY, attempt=attempt, interruption=interruption)
     return plan, replace(verdict, version=__version__)
 
