@@ -43,6 +43,8 @@ PERMANENT = (RecursionError, MemoryError, IsADirectoryError)
 PERMANENT_NUMBERS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 #: Number of tries if access is denied, because new permissions take time to apply.
 DENIED = 3
+#: How obstore reports that it got no token from the vendor, and S3 that the one it got is too old.
+NO_TOKEN = re.compile("token request|/api/token|get-access-token|ExpiredToken")
 
 
 class Refused(Exception):
@@ -51,6 +53,10 @@ class Refused(Exception):
 
 class Unreachable(Refused):
     """No try to reach the bucket or folder succeeded in time."""
+
+
+class NoAccess(Unreachable):
+    """The credentials are missing or invalid, or do not permit it."""
 
 
 class Folder:
@@ -133,10 +139,11 @@ class Bucket:
         try:
             self.store: Any = from_url(url, client_options=options, retry_config={"max_retries": 0})
         except Exception as error:
-            why = f"{tidy(error)}; check its address and credentials"
             if "No CA certificates" in str(error):
                 why = "no certificate authorities here; install ca-certificates"
-            raise Refused(f"{tidy(url)}: {why}") from None
+                raise Refused(f"{tidy(url)}: {why}") from None
+            why = f"{tidy(error)}; check its address and credentials"
+            raise NoAccess(f"{tidy(url)}: {why}") from None
 
     def look(self) -> dict[str, tuple[int, str]]:
         """Return the size and the ETag of every object."""
@@ -243,10 +250,12 @@ def tidy(text: object) -> str:
     return re.sub(r"[^\x20-\x7e\xa0-\uffff]+", " ", line.split("\n")[0])[:300]
 
 
-def again(work: Callable[[], T], url: str, until: float) -> T:
+def again(work: Callable[[], T], url: str, until: float, *, awaits_credentials: bool = True) -> T:
     """Retry `work` until it succeeds or the time is over.
 
-    Raises Unreachable. FileExistsError, FileNotFoundError and permanent errors are not retried.
+    In a new pod, credentials can come seconds later; without `awaits_credentials`, a lack of them
+    is retried only as often as denied access. Raises Unreachable. FileExistsError,
+    FileNotFoundError and permanent errors are not retried.
     """
     wait, tries = 0.2, 0
     while True:
@@ -257,15 +266,22 @@ def again(work: Callable[[], T], url: str, until: float) -> T:
         except Exception as error:
             tries += 1
             kind = type(error).__name__
-            if re.search("404 Not Found|NoSuchBucket", str(error)):
+            has_no_token = NO_TOKEN.search(str(error)) is not None
+            if not has_no_token and re.search("404 Not Found|NoSuchBucket", str(error)):
                 raise FileNotFoundError(f"{tidy(url)} is missing") from None
             if isinstance(error, PERMANENT) or getattr(error, "errno", 0) in PERMANENT_NUMBERS:
                 raise Refused(f"{tidy(url)}: {tidy(error) or kind}") from None
             denied = kind in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError")
-            if time.monotonic() + wait > until or (denied and tries == DENIED):
-                why = "access is denied" if denied else tidy(error) or kind
-                what = "permissions and credentials" if denied else "the network"
-                raise Unreachable(f"{tidy(url)}: {why}; check {what}") from None
+            is_final = denied or (has_no_token and not awaits_credentials)
+            if time.monotonic() + wait > until or (is_final and tries == DENIED):
+                if denied:
+                    why = "access is denied; check permissions and credentials"
+                    raise NoAccess(f"{tidy(url)}: {why}") from None
+                if has_no_token:
+                    raise NoAccess(f"{tidy(url)}: no valid credentials: {tidy(error)}") from None
+                raise Unreachable(
+                    f"{tidy(url)}: {tidy(error) or kind}; check the network"
+                ) from None
         time.sleep(wait * random.uniform(0.5, 1))
         wait = min(2 * wait, 10)
 

@@ -208,6 +208,33 @@ def test_invalid_credentials_are_reported_in_one_line(
     assert accept("judge", f"gs://{BUCKET}/x").error == Code.BUCKET_UNREADABLE
 
 
+@pytest.mark.parametrize(
+    ("url", "environment", "login"),
+    [
+        ("s3://b/x", {"AWS_METADATA_ENDPOINT": "http://127.0.0.1:1"}, "aws sso login"),
+        ("az://b/x", {}, "AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT"),
+        (
+            "az://b/x",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_MSI_ENDPOINT": "http://127.0.0.1:1"},
+            "az login",
+        ),
+    ],
+)
+def test_missing_credentials_are_named_soon_with_the_login(
+    url: str, environment: dict[str, str], login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [n for n in os.environ if n.startswith(("AWS_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    waits: list[float] = []
+    monkeypatch.setattr(bucket._object_store().time, "sleep", waits.append)
+    done = accept("judge", url)
+    assert done.error == Code.BUCKET_UNREADABLE
+    assert login in done.err
+    assert len(waits) < 3
+
+
 def test_missing_certificate_authorities_are_reported(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

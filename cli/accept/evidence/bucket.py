@@ -11,13 +11,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from accept.config import resources
 from accept.config.extras import Extra, install_hint
@@ -28,6 +29,7 @@ from accept.core.serde import read
 from accept.core.text import command_line, plain
 from accept.evidence.archive import MOST_BYTES, MOST_FILES
 
+T = TypeVar("T")
 #: Timeout of a fetch.
 _SECONDS = 300.0
 #: Timeout of the first answer, for which the user waits.
@@ -70,20 +72,12 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
     """
     store = _object_store()
     until = time.monotonic() + _SECONDS
-    try:
+    with _readable(url):
         place = store.place_of(url.rstrip("/"), _SECONDS)
-        objects: dict[str, tuple[int, str]] = store.again(
-            place.look, url, time.monotonic() + _FIRST
-        )
+        objects: dict[str, tuple[int, str]] = _first(place.look, url)
         manifest: dict[str, dict[str, object]] | None = store.again(
             lambda: store.manifest_in(place), url, until
         )
-    except ImportError:
-        raise _no_library(url) from None
-    except (store.Refused, OSError) as error:
-        raise BadEvidence(
-            plain(str(error), 400), code=Code.BUCKET_UNREADABLE, hint="check the URL"
-        ) from None
     _refuse_unsafe(url, objects)
     names = set(objects) - {store.MANIFEST}
     if evidence.PLAN not in names:
@@ -156,9 +150,9 @@ def runs_at(url: str) -> tuple[StoredRun, ...]:
     """
     store = _object_store()
     until = time.monotonic() + _SECONDS
-    try:
+    with _readable(url):
         place = store.place_of(url.rstrip("/"), _SECONDS)
-        names: list[str] = store.again(place.runs, url, time.monotonic() + _FIRST)
+        names: list[str] = _first(place.runs, url)
         if len(names) > MOST_FILES:
             raise store.Refused(f"{len(names)} runs are too many to list")
 
@@ -170,12 +164,42 @@ def runs_at(url: str) -> tuple[StoredRun, ...]:
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return tuple(pool.map(run, names))
+
+
+@contextmanager
+def _readable(url: str) -> Iterator[None]:
+    """Raise NotStarted without obstore, and BadEvidence if the bucket or folder is unreadable."""
+    store = _object_store()
+    try:
+        yield
     except ImportError:
-        raise _no_library(url) from None
-    except (store.Refused, OSError) as error:
-        raise BadEvidence(
-            plain(str(error), 400), code=Code.BUCKET_UNREADABLE, hint="check the URL"
+        raise NotStarted(
+            f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
+            code=Code.BUCKET_LIBRARY,
+            hint=install_hint(Extra.STORAGE),
         ) from None
+    except (store.Refused, OSError) as error:
+        login = _LOGINS.get(url.partition(":")[0]) if isinstance(error, store.NoAccess) else None
+        raise BadEvidence(
+            plain(str(error), 400), code=Code.BUCKET_UNREADABLE, hint=login or "check the URL"
+        ) from None
+
+
+#: How to get credentials that obstore finds: it reads no profile of `aws`, and `az` only if asked.
+_LOGINS = {
+    "gs": "log in with access to the bucket: gcloud auth application-default login",
+    "s3": "log in with access to the bucket: aws sso login; profiles are not read, so export its "
+    'keys: eval "$(aws configure export-credentials --format env)"',
+    "az": "log in with access to the container: az login, then "
+    "export AZURE_USE_AZURE_CLI=true AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT",
+}
+
+
+def _first(work: Callable[[], T], url: str) -> T:
+    """Return the first answer of a bucket or folder, for which the user waits."""
+    until = time.monotonic() + _FIRST
+    answer: T = _object_store().again(work, url, until, awaits_credentials=False)
+    return answer
 
 
 class _Place(Protocol):
@@ -196,14 +220,6 @@ def _verdict_in(place: _Place) -> evidence.StoredVerdict | None:
         return None
 
 
-def _no_library(url: str) -> NotStarted:
-    return NotStarted(
-        f"{plain(url, 200)}: reading buckets needs obstore, which is not installed",
-        code=Code.BUCKET_LIBRARY,
-        hint=install_hint(Extra.STORAGE),
-    )
-
-
 def reach(url: str) -> tuple[bool | None, str]:
     """Return whether a bucket exists and can be listed from here, and the error.
 
@@ -213,7 +229,7 @@ def reach(url: str) -> tuple[bool | None, str]:
     # List a name that does not exist: listing everything in a large bucket would take too long.
     try:
         place = store.place_of(f"{url.rstrip('/')}/runs/accept-doctor", _FIRST)
-        store.again(place.look, url, time.monotonic() + _FIRST)
+        _first(place.look, url)
     except ImportError:
         return None, f"obstore is not installed: {install_hint(Extra.STORAGE)}"
     except FileNotFoundError as error:
