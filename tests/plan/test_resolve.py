@@ -577,6 +577,18 @@ class TestSelection:
         error = refusal(selection=Selection(skip=("gemm",)), expect=("gemm.fp32>=1",))
         assert error.code == Code.EXPECT_CHECK
 
+    @pytest.mark.parametrize(
+        ("selection", "option"),
+        [(Selection(skip=("gemm",)), "--skip"), (Selection(only=("all-reduce",)), "--only")],
+    )
+    def test_a_bound_of_the_site_for_a_check_that_is_left_out_is_noted(
+        self, selection: Selection, option: str, tmp_path: Path
+    ) -> None:
+        file = site(tmp_path, "expect: ['gemm.fp32>=1', 'all-reduce@8G>=380']")
+        notes = run(FULL, site=file, selection=selection).notes
+        note = f"{tmp_path}/site.yaml:1: gemm is expected, but {option} leaves it out"
+        assert [text for text in notes if "is expected" in text] == [note]
+
     @settings(max_examples=20)
     @given(st.sets(st.sampled_from(sorted({c for s in plan().steps for c in s.checks}))))
     def test_every_check_runs_or_is_named_as_left_out(self, skip: set[str]) -> None:

@@ -36,10 +36,20 @@ from accept.config.tool_file import ToolFile
 from accept.config.tools import tool_of
 from accept.config.versions import supported
 from accept.core.catalog.faults import FAULTS, Injector
+from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.limits import MOST_HOSTS, VARIABLES
-from accept.core.plan import Injection, Launcher, LeftOutNode, Plan, PlannedMachine, Reference, Step
+from accept.core.plan import (
+    Injection,
+    Launcher,
+    LeftOutNode,
+    Plan,
+    PlannedMachine,
+    Reference,
+    Skipped,
+    Step,
+)
 from accept.core.records import Problem
 from accept.core.serde import Invalid, escaped, known, read
 from accept.core.table import planned_sizes
@@ -501,7 +511,7 @@ def resolve(options: Options) -> Resolved:
             expectations=expectations,
         )
     )
-    _refuse_unmeasured(options, expectations, steps)
+    ignored_notes += tuple(_unmeasured(expectations, skipped))
     steps, dropped = fit_budget(options.budget, steps)
     collectors = planned_collectors(settings.collectors)
     longest, longer = _deadline(options, settings, suite.value, steps)
@@ -681,19 +691,18 @@ def _expectations(
     return tuple(kept), tuple(notes)
 
 
-def _refuse_unmeasured(
-    options: Options, expectations: Sequence[Reference], steps: Sequence[Step]
-) -> None:
-    """Raise BadInput if `--expect` names a check that `--only` or `--skip` leaves out."""
-    running = {check for step in steps for check in step.checks}
-    given = [expectation for expectation in expectations if expectation.source == "--expect"]
-    for check in (e.check for e in given if options.selection != EVERYTHING):
-        if check not in running:
-            raise BadInput(
-                f"--expect names {check}, and --only or --skip leaves it out",
-                code=Code.EXPECT_CHECK,
-                hint=f"let {check} run, or leave the expectation out",
-            )
+def _unmeasured(expectations: Sequence[Reference], skipped: Sequence[Skipped]) -> Iterator[str]:
+    """Yield a note for each expectation whose check `--only` or `--skip` leaves out.
+
+    Raises BadInput if it is one of `--expect`.
+    """
+    options = {s.check: s.reason for s in skipped if s.cause is Cause.DESELECTED and not s.step}
+    for check, source in ((e.check, e.source) for e in expectations if e.check in options):
+        note = f"{source}: {check} is expected, but {options[check]} leaves it out"
+        if source == "--expect":
+            hint = f"let {check} run, or leave the expectation out"
+            raise BadInput(note, code=Code.EXPECT_CHECK, hint=hint)
+        yield note
 
 
 def _subject(
