@@ -310,6 +310,9 @@ class TestShow:
         sample_evidence.write(runs / "one" / "evidence")
         page = json.loads(accept("show", "run", "one", "--json").out)
         assert (page["plan"], page["run"]["about"][:4]) == (None, "pass")
+        copied = json.loads(accept("show", "run", runs / "one" / "evidence", "--json").out)
+        assert copied["run"]["about"] == page["run"]["about"]
+        assert "not a run" in accept("show", "run", runs.parent).out
 
     @pytest.mark.parametrize(
         ("what", "typed", "meant", "error"),

@@ -51,6 +51,8 @@ MEANT = {
     "show gemm": "show check gemm",
     "show gpu17": "explain last gpu17",
     "show demo": "show run demo",
+    "show s3://b/runs/a": "judge s3://b/runs/a",
+    "show run s3://b/runs/a": "judge s3://b/runs/a",
     "show hceck gemm": "show check gemm",
     "list": "list runs",
     "list machine": "list machines",
@@ -105,7 +107,7 @@ def answered(typed: str) -> str:
 def test_the_answer_names_a_command_that_works(typed: str) -> None:
     command = answered(typed)
     assert command == MEANT[typed]
-    if command.startswith(("run", "retest", "clean", "judge my-logs")):
+    if command.startswith(("run", "retest", "clean", "judge my-logs", "judge s3:")):
         parse(command)
     else:
         done = accept(*shlex.split(command))

@@ -111,6 +111,13 @@ class TestOwnFolder:
         for name in ("one", "last", str(folder), f"{runs}/../runs/one"):
             assert rundir.find_own(name) == folder
 
+    @pytest.mark.parametrize("command", ["cancel", "clean"])
+    def test_with_evidence_of_others_has_nothing_to_act_on(self, command: str, runs: Path) -> None:
+        sample_evidence.write(runs / "one" / "evidence")
+        error = refused(command, "last", error=Code.RUN_NOT_STARTED)
+        assert f"accept judge {runs / 'one'}" in error
+        assert "accept submit" not in error
+
     def test_that_others_can_write_to_is_refused(self, runs: Path, tmp_path: Path) -> None:
         """Several users may share a folder of runs."""
         old = job_of(runs / "one", submitted="2020-01-01T00:00:00+00:00")

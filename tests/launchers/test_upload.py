@@ -164,6 +164,8 @@ class TestFetch:
         with pytest.raises(BadEvidence) as error:
             bucket.fetch(self.url(place), tmp_path / "again", partial=False)
         assert error.value.code is Code.BUCKET_UNFINISHED
+        shown = refused("verify", self.url(place), code=6, error=Code.BUCKET_UNFINISHED)
+        assert f"{self.url(place)} was never finished" in shown
 
     def test_a_missing_file_is_named(self, folder: Path, place: Path, tmp_path: Path) -> None:
         send(folder, place)
@@ -200,6 +202,22 @@ def test_a_run_is_judged_from_where_it_was_sent(
     assert accept("judge", "last").code == 0
     assert accept("collect", url).error == Code.ATTEMPT_EXISTS
     refused("judge", f"{place.as_uri()}/runs/other", code=6, error=Code.BUCKET_NO_EVIDENCE)
+
+
+def test_the_runs_of_a_place_are_found_from_urls_above_and_below_it(
+    place: Path, runs: Path, tmp_path: Path
+) -> None:
+    url = f"{place.as_uri()}/runs/mine"
+    whole = sample_evidence.write(tmp_path / "whole")
+    assert bucket.send(whole, place.as_uri(), attempt="mine") == ""
+    for other in ("", "/runs", "/runs/other"):
+        away = f"{place.as_uri()}{other}"
+        shown = refused("judge", away, code=6, error=Code.BUCKET_NO_EVIDENCE)
+        assert f"accept list runs {place.as_uri()}\n" in shown
+        assert url in accept("list", "runs", away, "--json").out
+    assert "results.location" in accept("list", "runs", place.parent.as_uri()).out
+    assert accept("collect", url).code == 0
+    assert "accept judge mine;" in refused("collect", url, error=Code.ATTEMPT_EXISTS)
 
 
 @pytest.mark.real

@@ -332,6 +332,7 @@ def _of_show(words: list[str]) -> Iterator[list[str]]:
     if not names:
         yield ["show", "nodes", "last"]
         return
+    yield from _of_url(words)
     kind, *more = names
     if kind in [*Shown]:
         if shown := complete.SHOWN[Shown(kind)]():
@@ -359,6 +360,13 @@ def _of_list(words: list[str]) -> Iterator[list[str]]:
         yield ["list", "checks"]
     for near in (*nearest(names[0], [*Listing]), "runs"):
         yield ["list", near]
+
+
+def _of_url(words: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the line that judges a run in a bucket."""
+    from accept.evidence import bucket
+
+    yield from (["judge", word] for word in words if bucket.is_url(word))
 
 
 def _kinds(name: str) -> Iterator[str]:
@@ -392,6 +400,7 @@ def _of_run(run: str, read: Callable[[Path], Iterator[str]]) -> list[str]:
 
 def _of_unknown_run(words: list[str]) -> Iterator[list[str]]:
     """Yield the line with a run instead of a node, or with a run of nearly the same name."""
+    yield from _of_url(words)
     names = complete.runs()
     for place, word in enumerate(words[1:], 1):
         if word.startswith("-") or word in names:

@@ -18,7 +18,6 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadInput
 from accept.core.safe_read import read_whole
 from accept.core.serde import escaped, known, read
-from accept.core.text import command_line
 from accept.evidence import rundir
 
 T = TypeVar("T")
@@ -78,11 +77,7 @@ def load_job(folder: Path) -> Job:
     try:
         job = read(Job, json.loads(read_whole(path)))
     except FileNotFoundError:
-        raise BadInput(
-            f"{folder.name} was never started",
-            code=Code.RUN_NOT_STARTED,
-            hint=f"start it: {command_line('accept', 'submit', folder)}",
-        ) from None
+        raise rundir.not_started(folder) from None
     except (OSError, ValueError, RecursionError) as error:
         raise BadInput(
             f"{path} cannot be read: {error}", code=Code.RUN_UNREADABLE, hint="name another run"

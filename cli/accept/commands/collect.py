@@ -27,7 +27,7 @@ from accept.core.errors import (
 from accept.core.evidence import read_verdict, write
 from accept.core.runner.launch import CANCELLED
 from accept.core.serde import dump
-from accept.core.text import count, plain
+from accept.core.text import command_line, count, plain
 from accept.evidence import bucket, rundir
 from accept.evidence.archive import DISK_ERRORS
 from accept.report.console import Terminal
@@ -284,7 +284,14 @@ def _fetch(url: str, terminal: Terminal) -> Path:
         raise BadInput(
             f"{plain(url, 200)} does not end in a run name",
             code=Code.BUCKET_RUN,
-            hint="give a URL like …/runs/ATTEMPT",
+            hint=bucket.list_hint(url),
+        )
+    if rundir.by_attempt(attempt):
+        raise BadInput(
+            f"a run {attempt} is here already",
+            code=Code.ATTEMPT_EXISTS,
+            hint=f"judge it: accept judge {attempt}; "
+            f"the one at the URL: {command_line('accept', 'judge', url)}",
         )
     folder = rundir.create(attempt)
     target = folder / rundir.EVIDENCE

@@ -60,6 +60,9 @@ def do_list_runs(terminal: Terminal, url: str | None) -> int:
     """Print one line for each run on this machine, or in the bucket or folder `url`."""
     runs = _runs() if url is None else _runs_at(url)
     table = _table_of_runs(runs, terminal) if runs else "no runs"
+    if url is not None and not runs:
+        searched = f"{plain(bucket.results_of(url), 200)}/runs"
+        table = f"no runs in {searched}; give results.location of the site file"
     terminal.result(ListedRuns(runs=runs), table)
     return Exit.PASS
 
@@ -81,15 +84,18 @@ def is_place(url: str) -> bool:
 
 
 def _runs_at(url: str) -> tuple[RunEntry, ...]:
-    """Return the runs in a bucket or shared folder, newest first."""
-    entries = [_stored_entry(run, url) for run in bucket.runs_at(url)]
+    """Return the runs in a bucket or shared folder, newest first.
+
+    The URL may also be that of its folder `runs`, or of a run in it.
+    """
+    entries: list[RunEntry] = []
+    for place in dict.fromkeys((url.rstrip("/"), bucket.results_of(url))):
+        entries = entries or [_stored_entry(run, place) for run in bucket.runs_at(place)]
     return tuple(sorted(entries, key=lambda entry: (entry.start, entry.name), reverse=True))
 
 
 def _stored_entry(run: bucket.StoredRun, url: str) -> RunEntry:
-    entry = RunEntry(
-        name=plain(run.name, 80), about="", folder=f"{url.rstrip('/')}/runs/{run.name}"
-    )
+    entry = RunEntry(name=plain(run.name, 80), about="", folder=f"{url}/runs/{run.name}")
     if run.verdict is None:
         about = "no verdict" if run.finished else "not finished"
         return replace(entry, about=about)
@@ -135,13 +141,17 @@ def _run_entry(folder: Path) -> RunEntry:
     for path in (folder / rundir.DRILL, folder / rundir.REPEAT):
         if path.is_file():
             return replace(entry, about=_stored_headline(path))
-    if (folder / rundir.EVIDENCE).is_dir():
+    inner = folder / rundir.EVIDENCE
+    if not inner.is_dir() and (folder / evidence.PLAN).is_file():
+        # Evidence that was copied without its run folder.
+        inner = folder
+    if inner.is_dir():
         # Until this machine has judged its run, the verdict is that of the first host.
         was_judged = (folder / rundir.NODES).is_dir()
         if (folder / rundir.JOB).is_file() and not was_judged:
             return replace(_planned(entry, folder), about="collected, not judged")
         try:
-            verdict = evidence.read_verdict(folder / rundir.EVIDENCE)
+            verdict = evidence.read_verdict(inner)
         except AcceptError:
             return replace(_planned(entry, folder), about="collected, no verdict")
         return _with_verdict(entry, verdict)
@@ -150,7 +160,8 @@ def _run_entry(folder: Path) -> RunEntry:
     if not job.is_file():
         # The file that is written last.
         is_rendered = (folder / rundir.RENDERED / evidence.PLAN).is_file()
-        return replace(entry, about="rendered" if is_rendered else "ended before it was rendered")
+        otherwise = "ended before it was rendered" if rundir.is_own(folder) else "not a run"
+        return replace(entry, about="rendered" if is_rendered else otherwise)
     progress = backends.progress_of(folder)
     about = {
         Phase.ENDED: "ended, not collected",

@@ -81,7 +81,7 @@ def _folder_of(path: str) -> Iterator[tuple[Path, bool]]:
     if bucket.is_url(path):
         with tempfile.TemporaryDirectory(prefix="accept-verify-") as scratch:
             target = Path(scratch) / rundir.EVIDENCE
-            bucket.fetch(path, target)
+            bucket.fetch(path, target, partial=False)
             yield target, False
         return
     if path == standard_input.PATH:

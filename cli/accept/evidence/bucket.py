@@ -47,6 +47,17 @@ def is_url(text: str) -> bool:
     return re.match(r"(?:gs|s3|az|file)://", text) is not None
 
 
+def results_of(url: str) -> str:
+    """Return the location of results that a URL is in, without `/runs` and the name of a run."""
+    return re.sub(r"(?<=[^/])/runs(?:/[^/]*)?$", "", url.rstrip("/"))
+
+
+def list_hint(url: str) -> str:
+    """Return the hint for a URL that is not that of a run."""
+    listing = command_line("accept", "list", "runs", results_of(url))
+    return f"give the URL of a run, …/runs/ATTEMPT; list the runs: {listing}"
+
+
 def send(path: Path, url: str, *, attempt: str, partial: bool = False) -> str:
     """Send evidence, or one file of it, to URL/runs/ATTEMPT. Return the error message, or "".
 
@@ -84,7 +95,7 @@ def fetch(url: str, target: Path, *, partial: bool = True) -> bool:
         raise BadEvidence(
             f"{plain(url, 200)} holds no evidence",
             code=Code.BUCKET_NO_EVIDENCE,
-            hint="give the URL of a run: …/runs/ATTEMPT",
+            hint=list_hint(url),
         )
     if manifest is None and not partial:
         raise BadEvidence(
@@ -261,7 +272,7 @@ def _refuse_unsafe(url: str, objects: Mapping[str, tuple[int, str]]) -> None:
         raise BadEvidence(
             f"{plain(url, 200)}: {len(objects)} files, {size / 1e9:.0f} GB are too much for a run",
             code=Code.BUCKET_TOO_LARGE,
-            hint="give the URL of one run: …/runs/ATTEMPT",
+            hint=list_hint(url),
         )
 
 

@@ -225,16 +225,30 @@ def by_attempt(name: str) -> list[Path]:
     return [folder for folder in (runs() / name, *in_series) if is_folder(folder)]
 
 
-def _not_own(folder: Path) -> BadInput:
-    shown = plain(str(folder), 200)
-    if (folder / RUN).is_file() and not any((folder / name).exists() for name in (JOB, EVIDENCE)):
+def not_started(folder: Path) -> BadInput:
+    """Return the error for the folder of a run that this workstation did not start."""
+    shown, old = plain(str(folder), 200), "accept clean --folders --older-than 30d --dry-run"
+    if (folder / EVIDENCE).exists():
         return BadInput(
-            f"{shown} was never started",
+            f"{shown} holds only evidence: the run was not started here",
             code=Code.RUN_NOT_STARTED,
-            hint=f"start it: {command_line('accept', 'submit', folder)}",
+            hint=f"judge it: {command_line('accept', 'judge', folder)}; remove old folders: {old}",
         )
     return BadInput(
-        f"{shown} is not in your runs folder {runs()}, and a run folder can start any program",
+        f"{shown} was never started",
+        code=Code.RUN_NOT_STARTED,
+        hint=f"start it: {command_line('accept', 'submit', folder)}"
+        if (folder / RUN).is_file()
+        else f"remove old folders: {old}",
+    )
+
+
+def _not_own(folder: Path) -> BadInput:
+    if (folder / RUN).is_file() and not any((folder / name).exists() for name in (JOB, EVIDENCE)):
+        return not_started(folder)
+    return BadInput(
+        f"{plain(str(folder), 200)} is not in your runs folder {runs()}, and a run folder can "
+        "start any program",
         code=Code.RUN_NOT_OWN,
         hint=f"read it: {command_line('accept', 'judge', folder)}; "
         "run this command where the run was started",
