@@ -161,7 +161,8 @@ def claim(phase: str, mode: str = "ReadWriteMany", of_class: str = "fast") -> di
 #: A row, its mark, a text that it shows, and the arguments of `ask`, answers by path, or served
 #: versions by group.
 CASES: list[tuple[Row, str, str, dict[str, Any]]] = [
-    (Row.NODES_FREE, "missing", "2 nodes requested", {}),
+    (Row.NODES_FREE, "missing", "2 nodes requested, 1 free with 8 nvidia.com/gpu wait", {}),
+    (Row.NODES_FREE, "ok", "1 node requested, 1 free", {"nodes": 1}),
     *((Row.NODES_FREE, "note", "", {"site": f"  {s}\n"}) for s in BROUGHT if "flex" not in s),
     *((Row.NODES, "ok", "", {"site": f"  {s}\n", NODES: listed()}) for s in BROUGHT),
     (Row.AFFINITY, "unchecked", "", {"site": AFFINITY}),

@@ -257,6 +257,21 @@ def test_init_takes_the_image_of_the_machines_maker_and_no_account_that_nobody_c
     assert "weak" in line
 
 
+def test_a_site_file_for_any_gpus_says_how_many_pods_take(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    nodes = [node(f"n{index}") for index in range(3)]
+    nodes[0]["metadata"]["labels"] = {"cloud.google.com/gke-accelerator": "nvidia-b200"}
+    for one, gpus in zip(nodes, (8, 8, 4), strict=True):
+        one["status"]["capacity"] = {"nvidia.com/gpu": str(gpus)}
+    server.answer_with("/api/v1/nodes", listed(*nodes))
+    file = tmp_path / "site.yaml"
+    done = accept("init", file, "--backend=kubernetes", "--machine=gpu", "--image=img:1")
+    assert "a4-highgpu-8g: 1 node, no known machine: 2 nodes with GPUs" in done.err
+    assert load_site(str(file)).value.kubernetes.gpus_per_pod == 8
+    assert "gpusPerPod" not in seen().site_text({"machine": "a4-highgpu-8g"})
+
+
 TWO = Question(key="queue", text="Queue", option="queue", candidates=("a", "b"))
 OPEN = Question(
     key="image", text="Image", option="image", optional=True, by_machine={"a": ("one",)}

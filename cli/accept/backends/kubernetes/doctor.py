@@ -39,7 +39,7 @@ from accept.backends.kubernetes.submit import helm, last_line
 from accept.backends.requirements import Need, Requirement, need_of, tool_need
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
-from accept.core.text import plain
+from accept.core.text import count, plain
 from accept.plan.bundle import render
 from accept.plan.chart import chart_folder
 from accept.plan.helm_values import helm_values
@@ -375,7 +375,8 @@ def _nodes(api: Api, run: Resolved) -> Iterator[Need]:
         yield lack(Requirement.NODES_FREE, short, advice, good=bool(expected), what=f"free {what}")
     else:
         good = sum(1 for f in found if f.misfit is None)
-        yield fine(Requirement.NODES_FREE, f"{nodes} requested, {good} free", what=f"free {what}")
+        free = f"{count(nodes, 'node')} requested, {good} free"
+        yield fine(Requirement.NODES_FREE, free, what=f"free {what}")
     lacking = [f for f in matching if f.misfit is not None]
     for fit in lacking[:_NODES_SHOWN]:
         why = f"left out: {fit.why}"

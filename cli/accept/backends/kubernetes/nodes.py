@@ -169,7 +169,8 @@ def shortage(found: Sequence[Fit], nodes: int, wanted: PodRequest) -> str:
     if good >= nodes:
         return ""
     gpus = f" with {wanted.amount} {wanted.resource}" if wanted.amount else ""
-    return f"{count(nodes, 'node')} requested, {good} free{gpus}; {misfits(found, wanted)}"
+    short = f"{count(nodes, 'node')} requested, {good} free{gpus}"
+    return "; ".join(filter(None, (short, misfits(found, wanted))))
 
 
 def misfits(found: Sequence[Fit], wanted: PodRequest) -> str:
@@ -243,20 +244,32 @@ def free_nodes(fits: Sequence[Fit]) -> FreeNodes:
 
 
 def count_machines(nodes: Iterable[Node]) -> dict[str, int]:
-    """Count the nodes of each machine type, by their labels."""
-    labels = [node.labels.items() for node in nodes]
-    counted = {}
-    for name in config.names("machines"):
-        selector = config.load_machine(name).value.kubernetes.node_selector
-        number = sum(selector.items() <= of_node for of_node in labels)
-        if selector and number:
-            counted[name] = number
-    return counted
+    """Count the nodes of each machine type, by their labels, and under "" other nodes with GPUs."""
+    selectors = {
+        name: labels.items()
+        for name in config.names("machines")
+        if (labels := config.load_machine(name).value.kubernetes.node_selector)
+    }
+    counted = Counter[str]()
+    for node in nodes:
+        own = [name for name, labels in selectors.items() if labels <= node.labels.items()]
+        counted.update(own or ([""] if _gpus(node) else []))
+    return dict(sorted(counted.items()))
+
+
+def _gpus(node: Node) -> int:
+    return whole_number(node.capacity.get(GPU, 0))
 
 
 def count_gpus(nodes: Iterable[Node]) -> int:
     """Return the total number of GPUs of the nodes."""
-    return sum(whole_number(node.capacity.get(GPU, 0)) for node in nodes)
+    return sum(map(_gpus, nodes))
+
+
+def gpus_of_most(nodes: Iterable[Node]) -> int:
+    """Return the number of GPUs that most of the nodes with GPUs have; 0 if none has any."""
+    numbers = Counter(filter(None, map(_gpus, nodes)))
+    return max(numbers, key=lambda number: (numbers[number], number), default=0)
 
 
 def detect_machine(api: Api) -> str:
@@ -268,6 +281,7 @@ def detect_machine(api: Api) -> str:
     """
     nodes = api.find_all(NODE)
     counted = count_machines(nodes)
+    others = counted.pop("", 0)
     if len(counted) > 1:
         listed = ", ".join(f"{name} ({count(number, 'node')})" for name, number in counted.items())
         raise NotStarted(
@@ -277,7 +291,7 @@ def detect_machine(api: Api) -> str:
         )
     if counted:
         return next(iter(counted))
-    if not count_gpus(nodes):
+    if not others:
         raise NotStarted(
             "no node of the cluster shows a GPU, so the machine cannot be detected",
             code=Code.KUBE_MACHINE_UNKNOWN,

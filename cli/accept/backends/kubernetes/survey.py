@@ -8,7 +8,11 @@ from typing import TypeVar
 
 from accept.backends.host_survey import IMAGE, RESULTS
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.nodes import count_gpus, count_machines
+from accept.backends.kubernetes.nodes import (
+    count_gpus,
+    count_machines,
+    gpus_of_most,
+)
 from accept.backends.kubernetes.objects import (
     DEVICE_CLASSES,
     JOBSET,
@@ -47,6 +51,8 @@ class Survey:
     networks: Mapping[str, tuple[tuple[str, str], ...]]
     #: Claims of NICs by machine, for machines whose networks do not exist here.
     claims: Mapping[str, tuple[Claim, ...]]
+    #: GPUs of most nodes, for machines that have no number of GPUs.
+    gpus: int = 0
     jobsets: bool
     notes: tuple[str, ...]
 
@@ -65,15 +71,17 @@ class Survey:
             kubernetes["controller"] = "job"
         if answers.get("serviceAccount"):
             kubernetes["serviceAccount"] = answers["serviceAccount"]
-        networks = self.networks.get(answers.get("machine", ""))
+        machine = answers.get("machine", "")
+        if machine and self.gpus and load_machine(machine).value.gpus.count == "detect":
+            kubernetes["gpusPerPod"] = self.gpus
+        networks = self.networks.get(machine)
         if networks:
             kubernetes["networks"] = [{"interface": i, "network": n} for i, n in networks]
-        if claims := self.claims.get(answers.get("machine", "")):
+        if claims := self.claims.get(machine):
             kubernetes["resourceClaims"] = [
                 {"name": claim.name, "devices": dump(claim.devices)} for claim in claims
             ]
         site: dict[str, object] = {"name": plain(self.context, 100), "backend": "kubernetes"}
-        machine = answers.get("machine", "")
         if machine:
             site["machine"] = machine
         site["kubernetes"] = kubernetes
@@ -101,7 +109,11 @@ def survey_cluster(api: Api) -> Survey:
     nodes = _list_or_note(unlisted, "nodes", lambda: api.find_all(NODE))
     machines = count_machines(nodes)
     gpus = count_gpus(nodes)
-    counted = ", ".join(f"{name}: {count(number, 'node')}" for name, number in machines.items())
+    others = machines.pop("", 0)
+    known = [f"{name}: {count(number, 'node')}" for name, number in machines.items()]
+    if known and others:
+        known.append(f"no known machine: {count(others, 'node')} with GPUs")
+    counted = ", ".join(known)
     totals = f"{count(len(nodes), 'node')}, {count(gpus, 'GPU')}"
     notes += unlisted or [f"{totals}; {counted or 'no known machine'}"]
     candidates = tuple(machines) or (("gpu",) if gpus else () if unlisted else ("cpu",))
@@ -153,6 +165,7 @@ def survey_cluster(api: Api) -> Survey:
         questions=(*questions, replace(IMAGE, by_machine=images), RESULTS),
         networks=networks,
         claims=claims,
+        gpus=gpus_of_most(nodes),
         jobsets=bool(jobsets),
         notes=tuple(notes),
     )
