@@ -550,6 +550,11 @@ class TestRefused:
             (r"launcher.scripts.env\.sh=", Code.HELM_SCRIPTS, "env.sh"),
             ("launcher.env.HF_TOKEN=x", Code.HELM_SECRET_KEY, "launcher.env.HF_TOKEN"),
             ("pod.env.AWS_SECRET_ACCESS_KEY=x", Code.HELM_SECRET_KEY, "pod.env.AWS_SECRET"),
+            (
+                "pod.sidecars[0].name=s,pod.sidecars[0].args={curl -u u:pw x}",
+                Code.HELM_SECRET_KEY,
+                "s.args",
+            ),
             ("launcher.env.NCCL-ALGO=Ring", Code.ENV_INVALID, "NCCL-ALGO"),
             ("launcher.env.NCCL_ALGO=a\nb", Code.ENV_INVALID, "NCCL_ALGO"),
             ("pod.env.NCCL_DEBUG=WARN", Code.HELM_ENV, "launcher.env.NCCL_DEBUG"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
 from typing import Annotated
 
 from accept.config.chart_rules import chart_rules
@@ -33,16 +34,23 @@ def check_env(env: Env, path: tuple[str, ...]) -> None:
         if not str(value).isprintable():
             message = "the value must be one line of printable text"
             raise Invalid((*path, name), message, code=Code.ENV_INVALID)
-        rules = chart_rules()
-        is_named = re.search(rules.secret_names, name) and not re.search(rules.secret_files, name)
-        if is_named or is_secret(str(value)):
-            raise Invalid(
+        if _is_secret_variable(name, str(value)):
+            raise _secret(
                 (*path, name),
-                "it looks like a secret, and settings are not secret",
                 "on Kubernetes, take it from a Secret: kubernetes.extraEnvFrom; elsewhere, set it "
                 "on the hosts",
-                code=Code.SETTING_SECRET,
             )
+
+
+def _is_secret_variable(name: str, value: str) -> bool:
+    rules = chart_rules()
+    is_named = re.search(rules.secret_names, name) and not re.search(rules.secret_files, name)
+    return bool(is_named) or is_secret(value)
+
+
+def _secret(path: tuple[str | int, ...], hint: str) -> Invalid:
+    message = "it looks like a secret, and settings are not secret"
+    return Invalid(path, message, hint, code=Code.SETTING_SECRET)
 
 
 def check_capabilities(context: Plain, path: tuple[str | int, ...]) -> None:
@@ -65,11 +73,28 @@ def check_capabilities(context: Plain, path: tuple[str | int, ...]) -> None:
 
 
 def check_containers(containers: tuple[Plain, ...], path: str) -> None:
-    """Raise Invalid if a capability of one of the containers starts with CAP_."""
+    """Raise Invalid if a container has a capability that starts with CAP_, or a secret in it."""
     for index, container in enumerate(containers):
         context = container.get("securityContext")
+        for name, value in _container_texts(container):
+            if _is_secret_variable(name, value):
+                raise _secret(
+                    (path, index, name), "take it from a Secret: env.valueFrom.secretKeyRef"
+                )
         if isinstance(context, dict):
             check_capabilities(context, (path, index, "securityContext"))
+
+
+def _container_texts(container: Plain) -> Iterator[tuple[str, str]]:
+    """Yield variables with a value, and the words of command and arguments as one text each."""
+    for key in ("env", "command", "args"):
+        given = container.get(key)
+        items = given if isinstance(given, list | tuple) else ()
+        if key != "env":
+            yield key, " ".join(map(str, items))
+        for one in items:
+            if isinstance(one, dict) and "value" in one:
+                yield str(one.get("name", "")), str(one["value"])
 
 
 #: Folders of a host whose content controls it. Those below them are refused, too.
