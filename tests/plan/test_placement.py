@@ -134,10 +134,18 @@ class TestNodes:
     ) -> None:
         (tmp_path / "nodes").write_text("n1\nn2\nn3\n")
         nodes = given.replace("FILE", str(tmp_path / "nodes"))
-        done = accept("render", "-m", "cpu", "--nodes", nodes, "--site", site())
+        file = tmp_path / "v.yaml"
+        done = accept("render", "-m", "cpu", "--nodes", nodes, "--site", site(), "-o", file)
         assert done.code == 0, done.err
-        data = yaml.safe_load(done.out)
+        assert f"--values {file}" in done.err
+        data = yaml.safe_load(file.read_text())
         assert (data["nodes"], data["site"]["includeNodes"]) == (3, ["n1", "n2", "n3"])
+
+    def test_a_name_that_no_node_has_is_refused_with_the_reason(
+        self, site: Callable[..., str]
+    ) -> None:
+        done = accept("render", "-m", "cpu", "--nodes=node_a,node_b", "--site", site())
+        assert done.error == Code.NODES_NAME
 
     @pytest.mark.parametrize("given", ["x", "many", "-1", "1,2", "64x"])
     def test_invalid_nodes_are_refused(self, given: str) -> None:

@@ -398,6 +398,12 @@ class TestNotesOfMachines:
         note = self.notes("a4-highgpu-8g", tmp_path, wish, nodes=4)
         assert re.fullmatch("placement by affinity: all 4 pods .* my/block, if .*", note)
 
+    def test_networks_for_some_of_the_nics_are_named(self, tmp_path: Path) -> None:
+        networks = "networks: [{interface: eth0, network: default}, {interface: eth1, network: a}]"
+        note = self.notes("a3-megagpu-8g", tmp_path, networks, nodes=2)
+        assert "1 of the 8 NICs of a3-megagpu-8g" in note
+        assert self.notes("a3-megagpu-8g", tmp_path, nodes=2) == ""
+
     def test_pods_need_certain_contents_of_the_image(self, tmp_path: Path) -> None:
         note = self.notes("a4x-maxgpu-4g-metal", tmp_path, nodes=1)
         assert note.startswith("the image must contain")

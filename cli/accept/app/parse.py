@@ -28,8 +28,8 @@ from accept.plan.resolve import ClusterPlace, Options
 from accept.plan.selection import Selection
 from accept.report.console import Terminal
 
-#: A --nodes value with names: @FILE, or a text with a digit, dot, dash, comma or range in it.
-_NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[-].*"
+#: A --nodes value with names: @FILE, or a text with a digit, dot, dash, comma, range or _ in it.
+_NODE_LIST = r"@.+|[A-Za-z][A-Za-z]*[0-9.,\[_-].*"
 
 
 def parse_options(

@@ -117,7 +117,8 @@ def do_render(options: Options, terminal: Terminal, *, out: Path | None) -> int:
             terminal.result(values_of(run, bundle), "")
         else:
             terminal.document(None, helm_values(run, bundle))
-        terminal.suggest('helm install NAME "$(accept chart)" --values FILE')
+        file = command_line(terminal.file or "FILE")
+        terminal.suggest(f'helm install NAME "$(accept chart)" --values {file}')
         return Exit.PASS
     try:
         is_new = not out.exists()

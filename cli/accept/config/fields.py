@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from accept.config.chart_rules import chart_rules
 from accept.core.error_codes import Code
 from accept.core.limits import MachineName, is_variable
-from accept.core.serde import Doc, Invalid, Pattern, escaped
+from accept.core.serde import Doc, Invalid, Pattern, escaped, read
 
 Name = Annotated[MachineName, Doc("Name; usually the name of the file without .yaml.")]
 Url = Annotated[str, Pattern(r"https?://\S+", "a URL"), Doc("Source of the figure or setting.")]
@@ -95,6 +96,23 @@ def _container_texts(container: Plain) -> Iterator[tuple[str, str]]:
         for one in items:
             if isinstance(one, dict) and "value" in one:
                 yield str(one.get("name", "")), str(one["value"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Toleration:
+    """A toleration as Kubernetes accepts it."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal", "Lt", "Gt"] | None = None
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = None
+
+
+def check_tolerations(tolerations: Sequence[Plain]) -> None:
+    """Raise Invalid for a toleration that Kubernetes refuses."""
+    for index, toleration in enumerate(tolerations):
+        read(_Toleration, toleration, path=("tolerations", index))
 
 
 #: Folders of a host whose content controls it. Those below them are refused, too.

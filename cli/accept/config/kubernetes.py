@@ -12,6 +12,7 @@ from accept.config.fields import (
     check_containers,
     check_env,
     check_mount,
+    check_tolerations,
 )
 from accept.core.error_codes import Code
 from accept.core.facts import POSITION
@@ -147,7 +148,8 @@ class PodSettings:
     source: Url | None = None
 
     def __post_init__(self) -> None:
-        """Raise Invalid if a capability starts with CAP_."""
+        """Raise Invalid for tolerations and containers that are not valid."""
+        check_tolerations(self.tolerations)
         check_capabilities(self.security_context, ("securityContext",))
         check_containers(self.init_containers, "initContainers")
         check_containers(self.sidecars, "sidecars")
@@ -249,6 +251,10 @@ class CoordinatorPod:
         tuple[Plain, ...], Doc("Volumes; those of the other pods are not mounted.")
     ] = ()
     volume_mounts: Annotated[tuple[Plain, ...], Doc("Mounts of its main container.")] = ()
+
+    def __post_init__(self) -> None:
+        """Raise Invalid for a toleration that is not valid."""
+        check_tolerations(self.tolerations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -470,6 +476,7 @@ class Kubernetes(ClusterSettings):
     def __post_init__(self) -> None:
         """Raise Invalid for invalid names and for keys without effect."""
         super().__post_init__()
+        check_tolerations(self.tolerations)
         check_env(self.extra_env, ("extraEnv",))
         check_capabilities(self.security_context, ("securityContext",))
         check_containers(self.extra_init_containers, "extraInitContainers")

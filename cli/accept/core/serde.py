@@ -491,6 +491,12 @@ def _bool_advice(data: object) -> str:
     return "yes, no, on and off are plain text here" if is_word else ""
 
 
+def _text_advice(data: object) -> str:
+    if isinstance(data, dict) and list(data) == ["name"]:
+        return f"write only the name: {escaped(str(data['name']))}"
+    return "write it in quotes" if isinstance(data, (int, float)) else ""
+
+
 def _is_number(data: object) -> bool:
     """Return True for a number that a float can hold; NaN and infinity are refused."""
     if isinstance(data, bool) or not isinstance(data, (int, float)):
@@ -502,7 +508,7 @@ _STR = _simple(
     "text",
     lambda data: isinstance(data, str),
     {"type": "string"},
-    lambda data: "write it in quotes" if isinstance(data, (int, float)) else "",
+    _text_advice,
 )
 _INT = _simple(
     "a whole number",

@@ -396,6 +396,13 @@ def pod_notes(machine: Machine, site: Site, nodes: int) -> Iterator[str]:
     if not (site.results.location or site.results.volume):
         held = f"{duration(site.results.hold_seconds)} after the verdict"
         yield f"no results.location: the evidence stays in the pod of index 0 for {held}"
+    named, all_nics = (
+        [n for n in networks or () if n.network != "default"]
+        for networks in (site.kubernetes.networks, machine.kubernetes.networks)
+    )
+    if named and len(named) < len(all_nics) and not site.kubernetes.resource_claims:
+        nics = f"{len(named)} of the {count(len(all_nics), 'NIC')} of {machine.name}"
+        yield f"kubernetes.networks gives pods {nics}: fewer than the bounds expect"
     yield from _placement_notes(machine, site, nodes)
     if machine.note:
         yield machine.note

@@ -118,6 +118,7 @@ def test_hosts_with_all_gpus_run_to_the_end(node: Node, capsys: pytest.CaptureFi
     folder = node({"h0": 8, "h1": 8}, **keys)
     launch = json.loads((folder / evidence.HOSTS).read_text())
     launch["versions"] = {"CUDA": "13.0", "libcuda": "570.1", "NCCL": ""}
+    launch["keptSeconds"] = 600
     (folder / evidence.HOSTS).write_text(json.dumps(launch))
     verdict = coordinated(folder)
     # Hosts and settings are at the top of the log, in one line each.
@@ -126,7 +127,7 @@ def test_hosts_with_all_gpus_run_to_the_end(node: Node, capsys: pytest.CaptureFi
     assert "settings of profile x: NCCL_A=1 NCCL_C=3\n" in top
     assert "settings of --nccl: NCCL_B=2\n" in top
     assert re.search(r"NOT SUPPORTED: CUDA 13\.0 .* libcuda 570\.1 .*the maker", top)
-    assert "evidence stays here until it is collected\n" in top
+    assert "evidence stays here until it is collected, for at most 10 min after the run\n" in top
     assert re.search(r"hosts: 2 of 2 answered in .*: h\[0-1\]\n", top)
     assert (verdict["exit"], verdict["gpuTested"]) == (0, True)
     assert ran(folder, SCRIPT.id) == {"h0", "h1"}

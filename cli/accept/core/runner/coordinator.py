@@ -546,7 +546,9 @@ def _print_plan(plan: Plan, launch: Launch) -> None:
     if place := launch.bucket or launch.results:
         say(f"evidence goes to {plain(place.rstrip('/'), 300)}/runs/{launch.attempt}")
     else:
-        say("evidence stays here until it is collected")
+        most = launch.kept_seconds
+        end = "" if most is None else f", for at most {duration(most)} after the run"
+        say(f"evidence stays here until it is collected{end}")
     for step in plan.steps:
         estimate = duration(step.estimate)
         condition = ", if earlier steps leave a question" if step.if_open else ""

@@ -33,6 +33,8 @@ class Launch:
     results: str = ""
     #: URL of the bucket that `results` is a mounted folder of; empty: it is not.
     bucket: str = ""
+    #: How long a pod keeps the evidence after the run; None: a host keeps it.
+    kept_seconds: float | None = None
     #: Copy of the evidence of an earlier attempt, whose finished steps count; empty: none.
     earlier: str = ""
     #: Number of the Slurm job in which the coordinator runs; empty if there is none.
