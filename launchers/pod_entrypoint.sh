@@ -322,7 +322,7 @@ fi
     printf '{"attempt":"%s","startSeconds":%s,"register":true,' "$ACCEPT_ATTEMPT" "$ACCEPT_START_SECONDS"
     printf '"results":"%s",' "$(printf '%s' "$ACCEPT_RESULTS" | sed 's/[\\"]/\\&/g')"
     printf '"bucket":"%s","earlier":"%s",' "$(printf '%s' "${ACCEPT_BUCKET:-}" | sed 's/[\\"]/\\&/g')" "$earlier"
-    printf '"keptSeconds":%s,' "$ACCEPT_HOLD_SECONDS"
+    printf '"keptSeconds":%s,' "${ACCEPT_HOLD_SECONDS:-null}"
     printf '"holdSeconds":%s,"holdAlways":%s,' "${ACCEPT_DEBUG_HOLD:-null}" "${ACCEPT_DEBUG_HOLD_ALWAYS:-null}"
     printf '"deadlineSeconds":%s,"collectives":%s,' "${ACCEPT_DEADLINE:-null}" "${ACCEPT_COLLECTIVES:-null}"
     printf '"versions":{%s},"edited":%s,"hosts":[' "${versions%,}" "${ACCEPT_EDITED:-[]}"

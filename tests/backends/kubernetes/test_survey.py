@@ -257,7 +257,7 @@ def test_init_takes_the_image_of_the_machines_maker_and_no_account_that_nobody_c
     assert "weak" in line
 
 
-def test_a_site_file_for_any_gpus_says_how_many_pods_take(
+def test_a_site_file_for_any_gpus_has_the_number_that_most_nodes_have(
     server: ApiServer, tmp_path: Path
 ) -> None:
     nodes = [node(f"n{index}") for index in range(3)]
