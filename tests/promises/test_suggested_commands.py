@@ -308,6 +308,7 @@ EXAMPLES = (
     (r"^(ticket|baseline|show nodes|explain|judge|report) (?:X|RUN|last)\b", r"\1 demo"),
     (r"^(judge|report) FOLDER", r"\1 monday"),
     (r"^submit (?:X|FOLDER)", "submit rendered"),
+    (r"^list runs X", 'list runs "$PWD"'),
     (r"^report (.*) > X", r"report \1 > page.html"),
 )
 
