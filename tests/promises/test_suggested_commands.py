@@ -358,38 +358,46 @@ _PARTS = 6
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a folder with what the reader has; its hosts, Slurm and Kubernetes are stand-ins."""
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Return a folder with what the reader has, and the environment of the reader's shell.
+
+    Its hosts, Slurm and Kubernetes are stand-ins.
+    """
     place = tmp_path_factory.mktemp("reader")
     made = place / "here"
     made.mkdir()
-    with pytest.MonkeyPatch.context() as patch, api_server() as kubernetes:
-        patch.setenv("XDG_CONFIG_HOME", str(place / "config"))
-        patch.setenv("ACCEPT_RUNS", str(place / "runs"))
-        patch.setenv("HOME", str(place / "home"))
-        standin_ssh(place / "ssh", patch)
-        slurm = StandinSlurm(place / "slurm")
-        patch.setenv("PATH", f"{installed('accept').parent}:{slurm.folder}:{os.environ['PATH']}")
-        patch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(place)))
-        for line in SETUP:
-            done = bash(line, made)
-            assert done.returncode in (0, 3), (line, done.stderr)
-        yield made
+    with api_server() as kubernetes:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CONFIG_HOME", str(place / "config"))
+            patch.setenv("ACCEPT_RUNS", str(place / "runs"))
+            patch.setenv("HOME", str(place / "home"))
+            standin_ssh(place / "ssh", patch)
+            slurm = StandinSlurm(place / "slurm")
+            path = f"{installed('accept').parent}:{slurm.folder}:{os.environ['PATH']}"
+            patch.setenv("PATH", path)
+            patch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(place)))
+            for line in SETUP:
+                done = bash(line, made)
+                assert done.returncode in (0, 3), (line, done.stderr)
+            # The other tests of this file need a PATH without `accept`.
+            environment = dict(os.environ)
+        yield made, environment
 
 
 @pytest.mark.real
 @pytest.mark.sampled
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_each_command_in_the_texts_of_the_program_works_in_a_real_shell(
-    part: int, folder: Path
+    part: int, reader: tuple[Path, dict[str, str]]
 ) -> None:
     """Nothing is measured or changed on the hosts, Slurm and Kubernetes."""
+    folder, environment = reader
     places = examples_in_sources()
     commands = [c for c in places if c not in NAMED and not c.startswith("retest")]
     assert len(commands) > 70
     failed = []
     for command in commands[part::_PARTS]:
-        done = bash(f"accept {command}", folder)
+        done = bash(f"accept {command}", folder, **environment)
         errors = re.findall(r"^error\[(.*?)\]|^(Traceback)", done.stderr, re.MULTILINE)
         if any(code not in OF_THE_EXAMPLE for code, _ in errors):
             failed.append(f"{places[command]}: accept {command}\n{done.stderr}")
