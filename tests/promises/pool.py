@@ -271,9 +271,13 @@ def _is_unmodified(run: Path) -> bool:
     fetched = json.loads((run / "job.json").read_text()).get("evidence")
     if fetched and hashlib.sha256(sums).hexdigest() != fetched:
         return False
+    listed = set[str]()
     for line in sums.decode().splitlines():
         digest, _, name = line.partition("  ")
         path = evidence / name
         if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             return False
-    return True
+        listed.add(name)
+    folders = {name.partition("/")[0] for name in listed if "/" in name}
+    added = (path for folder in folders for path in (evidence / folder).rglob("*"))
+    return all(path.is_dir() or str(path.relative_to(evidence)) in listed for path in added)
