@@ -29,6 +29,7 @@ from tests.factories.api_server import api_server
 from tests.factories.chart_runs import Write
 from tests.factories.command_line import Done, accept, installed
 from tests.factories.helm import CHART, call
+from tests.factories.shell import run_program
 from tests.factories.standin_slurm import StandinSlurm
 from tests.factories.standin_ssh import standin_ssh
 from tests.promises.pool import Kind, PooledRun, runs
@@ -81,15 +82,7 @@ class Started(Exception):
 
 def bash(command: str, folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Execute a command line as a user's shell does, with more variables."""
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env={**os.environ, **more},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_program(["bash", "-c", command], cwd=folder, env={**os.environ, **more})
 
 
 def form_of(command: str) -> str:

@@ -229,10 +229,9 @@ def _without_tables(
     own = tuple(problem for problem in log.problems if problem.cause not in known)
     if not own and not launch and log.nccl_lines:
         message = f"{count(log.nccl_lines, 'line')} of NCCL's own and no table"
-        problem = Problem(cause=Cause.NO_MEASUREMENT, message=message)
+        shown = next((match.problem() for match in found if match.sign.shows_cause), None)
         # Nothing shows that the host in such a line was measured.
-        shown = [replace(match.problem(), host=None) for match in found if match.sign.shows_cause]
-        own = (*shown[:1], problem)[:1]
+        own = (replace(shown or Problem(cause=Cause.NO_MEASUREMENT, message=message), host=None),)
     if own or launch:
         is_of_tests = any(match.sign.layer is signs.Layer.NCCL_TESTS for match in found)
         launcher_only = not is_of_tests and not log.nccl_lines

@@ -140,9 +140,9 @@ def _without_plugin(
 
 def _check_pair(run: Resolved, found: str, images: Sequence[str]) -> Need:
     """Compare the versions of the plugin's images with that of its daemon in the run's pods."""
-    machines = run.machine.kubernetes
-    pairs = machines.plugin.daemons
-    name = next((text_at(sidecar, "name") for sidecar in machines.sidecars), "")
+    machine = run.machine.kubernetes
+    pairs = machine.plugin.daemons
+    name = next((text_at(sidecar, "name") for sidecar in machine.sidecars), "")
     image = next((text_at(s, "image") for s in run.pod.sidecars if text_at(s, "name") == name), "")
     version, plugins = _tag(image), {plain(_tag(each), 60) for each in images}
     unpaired = sorted(tag for tag in plugins if tag and version and pairs.get(tag) != version)

@@ -8,11 +8,7 @@ from typing import TypeVar
 
 from accept.backends.host_survey import IMAGE, RESULTS
 from accept.backends.kubernetes.client import Api, ApiError
-from accept.backends.kubernetes.nodes import (
-    count_gpus,
-    count_machines,
-    gpus_of_most,
-)
+from accept.backends.kubernetes.nodes import count_gpus, count_machines, gpus_of_most
 from accept.backends.kubernetes.objects import (
     DEVICE_CLASSES,
     JOBSET,
