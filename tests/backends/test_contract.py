@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ from tests.factories.clock import PATIENCE, Clock
 from tests.factories.command_line import Done, accept, killed_when, refused
 from tests.factories.places import Place, place
 
+from accept.commands import run
 from accept.core import evidence
 from accept.core.error_codes import Code
-from accept.core.errors import Exit
+from accept.core.errors import Exit, Terminated
 from accept.evidence import rundir
 
 HAD_ENDED = "{} had already ended; nothing was cancelled\n"
@@ -189,6 +192,34 @@ def test_ctrl_c_cancels_the_run(here: Place) -> None:
     assert "Traceback" not in err
     assert here.left() == []
     assert verdict_of(here)["interruption"] == "the run was cancelled"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_whose_exception_is_lost_interrupts_again(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer(io.RawIOBase):
+        def close(self) -> None:
+            if not self.closed:
+                os.kill(os.getpid(), number)
+            super().close()
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    def followed_run() -> None:
+        # Its exception is discarded, as it comes while the answer is finalized.
+        Answer()
+        threading.Event().wait(PATIENCE)
+
+    monkeypatch.setattr(run, "_INSIST_SECONDS", 0.05)
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        with pytest.raises(KeyboardInterrupt), run._interruptible():
+            followed_run()
+        assert signal.getsignal(signal.SIGTERM) is terminate
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.rare

@@ -6,10 +6,12 @@ import secrets
 import shutil
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from accept import backends
 from accept.backends.job import Job
@@ -261,7 +263,7 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -
     hidden = False
     backend = backends.load(job.backend)
     try:
-        with terminal.showing(view) as end_view:
+        with _interruptible(), terminal.showing(view) as end_view:
 
             def log(line: str) -> None:
                 nonlocal hidden, shows_log
@@ -288,6 +290,42 @@ def follow(job: Job, folder: Path, terminal: Terminal, *, detach: bool = True) -
             raise
         _cancel_interrupted(job, folder, terminal)
         raise
+
+
+#: Seconds after which a signal interrupts again.
+_INSIST_SECONDS = 1.0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the block, also if their exception is lost.
+
+    Python discards an exception that a signal raises while it finalizes a file, such as the answer
+    of an API. So it is raised again until the block ends.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        def insist(*_: object) -> None:
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, insist)
+        signal.setitimer(signal.ITIMER_REAL, _INSIST_SECONDS, _INSIST_SECONDS)
+        if callable(handler := before[signal.Signals(number)]):
+            handler(number, frame)
+
+    before = {
+        number: signal.signal(number, handle)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            # After SIGTERM it stays the one that ignores another.
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)
 
 
 def _cancel_interrupted(job: Job, folder: Path, terminal: Terminal) -> None:
