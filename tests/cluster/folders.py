@@ -109,19 +109,13 @@ def keygen(path: Path, comment: str) -> str:
     return " ".join(path.with_suffix(".pub").read_text().split()[:2])
 
 
-def aliases(name: str) -> tuple[str, ...]:
-    """Return a host's name, and its hostname where that differs."""
-    short = name.partition(".")[0]
-    return (name,) if short == name else (name, short)
-
-
 def prepare(folder: Path, name: str, *, authorized: str, network: str) -> str:
     """Make the files of one host, for init.sh; return its public host key."""
     (folder / "ssh").mkdir(parents=True)
     (folder / "ssh" / "sshd_config").write_text(SSHD_CONFIG)
     (folder / "ssh" / "ssh_config").touch()
     (folder / "authorized_keys").write_text(authorized + "\n")
-    (folder / "hostname").write_text(aliases(name)[-1] + "\n")
+    (folder / "hostname").write_text(name + "\n")
     (folder / "shadow").write_text("root:*:19000::::::\n")
     (folder / "hosts").touch()
     (folder / "resolv.conf").touch()

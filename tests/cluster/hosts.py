@@ -120,10 +120,6 @@ class Hosts(Machines):
         other = folders.keygen(self.state / name / "other", "another")
         self.path(name, "/root/.ssh/authorized_keys").write_text(other + "\n")
 
-    def accept_key(self, name: str) -> None:
-        """Make a host accept the workstation's key again, and no other."""
-        self.path(name, "/root/.ssh/authorized_keys").write_text(self._own_key + "\n")
-
     def change_host_key(self, name: str) -> None:
         """Give a host an unknown host key, like a reinstalled host."""
         self.stop_sshd(name)
@@ -175,18 +171,6 @@ class Hosts(Machines):
         """Plug the cable of the workstation in again."""
         self.switch.uplink(up=True)
 
-    def drop(self, name: str, ports: str = "") -> None:
-        """Let nothing out of a host, as a firewall does that drops: who connects gets no answer.
-
-        With `ports` ("22", "1024-65534") only what comes from these TCP ports of the host. Either
-        way the host still reaches itself.
-        """
-        self._rule("add", name, ports)
-
-    def undrop(self, name: str, ports: str = "") -> None:
-        """Undo `drop` with the same ports."""
-        self._rule("delete", name, ports)
-
     def lose(self, name: str, share: float) -> None:
         """Drop a share of the packets from and to a host, at random, like a bad link.
 
@@ -216,11 +200,6 @@ class Hosts(Machines):
         execute([*inner, "iptables", "-t", "nat", "-A", *rule.split(), "-j", *target.split()])
         # Answers are routed before the address is translated back.
         execute([*inner, "ip", "route", "add", "192.0.2.1/32", "dev", "eth0"])
-
-    def _rule(self, verb: str, name: str, ports: str) -> None:
-        scope = ["ipproto", "tcp", "sport", ports] if ports else ["to", str(self.switch.network)]
-        command = ["ip", "rule", verb, *scope, "priority", "10", "blackhole"]
-        execute([*inside(self.init(name)), *command])
 
     # Faults of a host.
 

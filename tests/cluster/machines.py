@@ -51,8 +51,8 @@ class Machines:
     `rate` shapes every host's link (None: not at all). `late` names hosts whose sshd isn't started.
     `share` names folders, such as virtual environments, that hosts see even if they are under /tmp,
     /root or another hidden place. Hosts always see this repository and this Python. `size` is that
-    of each private place. With `domain` the names are h1.DOMAIN and the hostnames h1. `base`
-    is the folder of their system: this machine's own, or one of `tests.cluster.debian`.
+    of each private place. `base` is the folder of their system: this machine's own, or one of
+    `tests.cluster.debian`.
     """
 
     def __init__(
@@ -63,13 +63,11 @@ class Machines:
         late: Collection[str] = (),
         share: Iterable[Path] = (),
         size: str = "1g",
-        domain: str = "",
         base: Path = Path("/"),
     ) -> None:
         if not 1 <= count <= MOST:
             raise ValueError(f"{count} hosts: 1 to {MOST} can be made")
-        tail = f".{domain}" if domain else ""
-        self.names = tuple(f"h{number}{tail}" for number in range(1, count + 1))
+        self.names = tuple(f"h{number}" for number in range(1, count + 1))
         self.rate = rate
         self.size = size
         self._late = frozenset(late)
@@ -219,7 +217,7 @@ class Machines:
     def _write_names(self) -> None:
         """Write who is called what, for the workstation and on every host."""
         named = [name for name in self.names if name not in self._unnamed]
-        lines = [" ".join((self.address(name), *folders.aliases(name))) for name in named]
+        lines = [f"{self.address(name)} {name}" for name in named]
         text = "\n".join(["127.0.0.1 localhost", *lines]) + "\n"
         for name in self.names:
             # In place: the file is bound into the host.
