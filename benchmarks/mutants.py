@@ -26,11 +26,14 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
     "core/judge": "tests/core/judge tests/core/checks tests/golden",
     "core/nccl_tests": "tests/core/nccl_tests tests/core/checks tests/foreign_logs",
-    "evidence": "tests/evidence tests/core/test_evidence.py tests/commands/test_run_folders.py",
+    "evidence": "tests/evidence tests/core/test_evidence.py tests/commands/test_run_folders.py "
+    "tests/commands/test_judge.py tests/foreign_logs/test_nccl_logs.py",
     "plan": "tests/plan",
 }
 #: Statistics over simulated clusters, and measurements of memory, take too long for each mutant.
 _SLOW = ("tests/core/judge/test_simulated.py", "tests/foreign_logs/test_injected_faults.py")
+#: The threads of obstore, the client of buckets, do not survive the fork of a mutant.
+_NOT_FORKED = "evidence/bucket"
 _SLOW_NAMES = "not memory_does_not_grow and not bounded_memory"
 
 
@@ -50,10 +53,13 @@ def copy(commit: str, package: str) -> Path:
         (place / "cli").symlink_to("src")
     options = ["-p", "no:cacheprovider", "--hypothesis-profile", "few"]
     options += ["-m", "not real and not cluster", "-k", _SLOW_NAMES]
-    options += [f"--ignore={path}" for path in _SLOW]
+    options += [
+        f"--ignore={path}" for path in (*_SLOW, f"tests/{_NOT_FORKED.replace('/', '/test_')}.py")
+    ]
     with (folder / "pyproject.toml").open("a") as stream:
         stream.write(
             f"\n[tool.mutmut]\nsource_paths = ['src']\nonly_mutate = ['src/accept/{package}/*']\n"
+            f"do_not_mutate = ['src/accept/{_NOT_FORKED}.py']\n"
             f"also_copy = {also}\npytest_add_cli_args = {options}\n"
             f"pytest_add_cli_args_test_selection = {TESTS[package].split()}\n"
             "timeout_multiplier = 4.0\ntimeout_constant = 30.0\ntrack_dependencies = false\n"

@@ -82,6 +82,8 @@ _EVENTS: list[tuple[str, re.Pattern[bytes], int | None]] = [
 #: Maximum number of events that are reported, the newest ones. Of equal events only the newest is,
 #: so that a flood of one cannot hide another.
 EVENTS = 64
+#: What equal events have in common.
+_SAME = ("kind", "pci", "code", "fatal", "words")
 #: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds. Lines
 #: of `dmesg` that start with blanks continue the message.
 _LINE = re.compile(
@@ -198,8 +200,9 @@ def host(root: Path) -> Device:
 def kernel_log(root: Path) -> tuple[dict[str, Any] | None, list[Gap]]:
     """Return the kernel log's first and last time (s since boot) and its events.
 
-    An event is {"at": s, "kind": "xid" | "reset" | "lost" | "sxid" | "mce" | "oom", "pci", "code",
-    "fatal", "process"}. Returns None and the reason if the log cannot be read.
+    An event is {"at": s, "kind": "xid" | "reset" | "lost" | "sxid" | "mce" | "crash" | "oom",
+    "pci", "code", "fatal", "process", "words"}. Returns None and the reason if the log cannot be
+    read.
     """
     try:
         text = _messages(root / "dev/kmsg")
@@ -221,7 +224,7 @@ def read_messages(text: bytes) -> dict[str, Any]:
         for kind, pattern, code in _EVENTS:
             if found := pattern.search(entry[3]):
                 event = _event(at, kind, found.groupdict(), code)
-                key = tuple(event.get(name) for name in ("kind", "pci", "code", "fatal"))
+                key = tuple(event.get(name) for name in _SAME)
                 events.pop(key, None)
                 events[key] = event
                 break
@@ -232,13 +235,14 @@ def _event(
     at: float, kind: str, found: dict[str, bytes | None], code: int | None
 ) -> dict[str, Any]:
     event: dict[str, Any] = {"at": at, "kind": kind}
-    if kind != "mce":
+    if kind not in ("mce", "crash"):
         event["pci"] = pci.short_name(gpu.decode()) if (gpu := found.get("gpu")) else ""
         event["code"] = code if code is not None else int(found["code"] or 0)
     if kind == "sxid" or found.get("fatal"):
         event["fatal"] = found["fatal"] is not None
-    if process := found.get("process"):
-        event["process"] = process.decode("utf-8", "replace")
+    for name in ("process", "words"):
+        if text := found.get(name):
+            event[name] = text.decode("utf-8", "replace").strip()
     return event
 
 

@@ -209,6 +209,7 @@ class Cause(TextEnum):
     NIC_ERRORS = "nic-errors"
     NIC_LOOP_FAILED = "nic-loop-failed"
     HOST_ERRORS = "host-errors"
+    KERNEL_CRASHED = "kernel-crashed"
     INVENTORY_MISMATCH = "inventory-mismatch"
     CLOCK_SKEW = "clock-skew"
     MEMLOCK_LIMITED = "memlock-limited"

@@ -149,18 +149,20 @@ class Event:
 
     "reset": the driver reported that a GPU no longer needs a reset. "lost": the driver lost a GPU,
     could not start it, or refuses one that needs a reset, and the code is NVML's. The driver may
-    not name that GPU. "oom": the kernel killed a process because memory ran out; the code is its
-    number.
+    not name that GPU. "crash": the kernel crashed, in a panic, an Oops or on a CPU that hung.
+    "oom": the kernel killed a process because memory ran out; the code is its number.
     """
 
     #: Seconds since boot.
     at: float
-    kind: Literal["xid", "sxid", "mce", "reset", "lost", "oom"]
+    kind: Literal["xid", "sxid", "mce", "reset", "lost", "crash", "oom"]
     pci: str = ""
     code: int = 0
     fatal: bool = False
     #: The name of a process that was killed.
     process: str = ""
+    #: The words of the kernel about a crash.
+    words: str = ""
     #: The time of day, as a log without the time since boot shows it; then `at` is only an order.
     stamp: str = ""
 
@@ -631,7 +633,7 @@ def _events(before: Reading, after: Reading) -> Iterator[tuple[str, ...]]:
     for old, new in _xid_sources(before, after):
         for event in new.events:
             if event.at > old.last and event.kind != "reset":
-                title = titles.get(event.pci, "") if event.pci else event.process
+                title = titles.get(event.pci, "") if event.pci else event.process or event.words
                 key = (title, event.kind, str(event.code), event.pci)
                 seen[key] = "fatal" if event.fatal else seen.get(key, "")
     for (title, kind, code, pci), fatal in seen.items():

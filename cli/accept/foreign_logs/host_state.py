@@ -321,12 +321,12 @@ def _joined_logs(logs: Sequence[Log]) -> Log:
     """
     if len(logs) == 1:
         return logs[0]
-    events: dict[tuple[str, str, int, bool], Event] = {}
-    cleared: set[tuple[str, str, int, bool]] = set()
+    events: dict[tuple[str, str, int, bool, str], Event] = {}
+    cleared: set[tuple[str, str, int, bool, str]] = set()
     for log in logs:
         resets = {event.pci: event.at for event in log.events if event.kind == "reset"}
         for event in log.events:
-            key = (event.kind, event.pci, event.code, event.fatal)
+            key = (event.kind, event.pci, event.code, event.fatal, event.words)
             if event.at < resets.get(event.pci, 0.0):
                 cleared.add(key)
             elif event.kind != "reset":

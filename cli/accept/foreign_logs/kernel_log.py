@@ -91,7 +91,9 @@ _KERNEL_WORDS = re.compile(
     rb"audit: type=|IPv6: ADDRCONF|EXT4-fs |systemd\[1\]: |Memory cgroup |usb \d|INFO: task "
 )
 #: Lines that a reader of messages may need; those of a message that has several.
-_NEEDED = re.compile(rb"NVRM|SXid|nvidia|Hardware Error|Linux version |Killed process ")
+_NEEDED = re.compile(
+    rb"NVRM|SXid|nvidia|Hardware Error|Linux version |Killed process |Kernel panic|\[#|LOCKUP"
+)
 #: An Xid whose address was removed from the log.
 _UNNAMED_XID = re.compile(
     rb"NVRM: Xid \(PCI:(?![0-9a-fA-F:.]{7,20}[) ])[^)\n]{0,60}\): (\d{1,6})\b"
@@ -256,7 +258,7 @@ class _HostLog:
     def _flush(self) -> None:
         found = _read_messages()(b"\n".join(self._messages))
         for event in found["events"]:
-            key = tuple(event.get(name) for name in ("kind", "pci", "code", "fatal"))
+            key = tuple(event.get(name) for name in ("kind", "pci", "code", "fatal", "words"))
             self._events.pop(key, None)
             self._events[key] = {**event, "stamp": self._stamps.get(event["at"], "")}
         self._messages, self._stamps = [], {}
@@ -284,7 +286,7 @@ class _HostLog:
         events = [event for event in events if event["kind"] != "reset"]
         texts = [_described(event, means=len(events) <= _MAX_MEANINGS) for event in events]
         xid = "" if self.unnamed else "Xid, "
-        shown = shortened(texts, 4) if texts else f"no {xid}SXid, lost GPU or machine check"
+        shown = shortened(texts, 4) if texts else f"no {xid}SXid, lost GPU, machine check or crash"
         if self.earlier:
             shown += f"; before the last boot: {shortened([*self.earlier], 4)}"
         why = f"the GPUs of {count(len(self.unnamed), 'Xid')} ({shortened([*self.unnamed], 4)})"
@@ -309,6 +311,8 @@ def _described(event: dict[str, Any], *, means: bool = False) -> str:
         name = f"{plain(event['process'], 64)} (process {code}) killed because memory ran out"
     elif kind == "xid" and sign and code in sign.codes:
         name = sign.of_code(code).means
+    elif kind == "crash":
+        name = f"crash ({plain(event['words'], 80)})"
     elif kind in ("mce", "lost"):
         name = {"mce": "machine check", "lost": "lost GPU"}[kind]
     else:

@@ -183,6 +183,8 @@ AT_START: list[tuple[str, tuple[Device, ...], dict[str, Any]]] = [
     ("gpu-reset-required ", (), {"log": (event("lost", RESET_REQUIRED, pci=""),)}),
     ("+1", (), {"log": (event("lost", 15, pci=""), event("reset", at=100.0))}),
     ("", (gpu(),), {"log": (event("mce"),)}),
+    ("kernel-crashed ", (gpu(),), {"log": (event("crash"), event("reset", at=100.0))}),
+    ("kernel-crashed ", (gpu(),), {"log": (event("crash"),), "machine": CPU}),
     ("+1", (gpu(),), {"log": (event("xid", 79),), "machine": CPU}),
     ("+1", (gpu(),), {"log": (), "first": 7200.0}),
 ]  # fmt: skip
@@ -301,6 +303,8 @@ DOWN = ("nic", "h1:eth7", "link-down")
          {("node", "h1", "gpu-xid")}),
         (Change(since=2, events=(("", "sxid", "12028", "", PCI),)), set()),
         (Change(since=2, events=(("host", "mce", "", "", ""),)), set()),
+        (Change(since=2, events=(("Kernel panic", "crash", "0", "", ""),)),
+         {("node", "h1", "kernel-crashed")}),
         (Change(since=2, events=((*LOST, "15", "", PCI),)), {("gpu", "h1:3", "gpu-lost")}),
         (Change(since=2, events=(("", "lost", str(RESET_REQUIRED), "", ""),)),
          {("node", "h1", "gpu-reset-required")}),
@@ -400,7 +404,7 @@ def test_readings_without_a_record_do_not_pass() -> None:
     st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5),
     st.dictionaries(st.sampled_from(sorted({*HEALTHY, *PORT})), st.floats(-1e18, 1e18)),
     st.sampled_from(sorted(DeviceKind)),
-    st.sampled_from(["xid", "sxid", "mce", "reset", "lost"]),
+    st.sampled_from(["xid", "sxid", "mce", "reset", "lost", "crash"]),
     st.floats(-1e12, 1e12),
     st.integers(-5, 10**6),
 )

@@ -246,6 +246,25 @@ class TestHost:
             {"at": 7.1, "kind": "sxid", "pci": "0000:c1:00", "code": 20034, "fatal": True},
         ]
 
+    def test_finds_crashes_of_the_kernel_and_nothing_like_them(self, root: Path) -> None:
+        words = (
+            "general protection fault, probably for non-canonical address 0x1: 0000 [#1] SMP",
+            "Internal error: Oops: 0000000096000004 [#2] SMP",
+            "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3",
+            "Kernel panic - not syncing: Fatal exception",
+            "---[ end Kernel panic - not syncing: Fatal exception ]---",
+            "mlx5_core 0000:5d:00.0: Internal error: command failed",
+            "watchdog: BUG: soft lockup - CPU#12 stuck for 26s! [kworker/12:1:221]",
+            "Command line: panic=10 oops=panic",
+        )
+        (root / "dev/kmsg").write_text("".join(f"0,1,1000000,-;{text}\n" for text in words))
+        assert [event["words"] for event in health(root)["log"]["events"]] == [
+            "general protection fault, probably for non-canonical address 0x1: 0000 [#1]",
+            "Internal error: Oops: 0000000096000004 [#2]",
+            "Watchdog detected hard LOCKUP on cpu 3",
+            "Kernel panic - not syncing: Fatal exception",
+        ]
+
     def test_finds_resets_and_fatal_errors_of_nvlink(self, root: Path) -> None:
         changed = "154, GPU recovery action changed from"
         (root / "dev/kmsg").write_text(

@@ -153,6 +153,8 @@ def _event(title: str, kind: str, code: str, fatal: str, pci: str) -> tuple[str,
     if kind == "oom":
         process = f"process {code} ({plain(title, 64)})"
         return process, Cause.OUT_OF_MEMORY, "killed because memory ran out"
+    if kind == "crash":
+        return "the kernel", Cause.KERNEL_CRASHED, f"crashed ({plain(title, 80)})"
     if kind == "sxid":
         where = f"the NVSwitch at {pci}"
     is_fault = kind == "sxid" and bool(fatal)

@@ -106,6 +106,7 @@ def examine(
                 noted.append(f"{_WHEN}: {', '.join(texts)} on {device.title} of {host}")
         blamed = set(_fatal_events(reading)) if machine.gpus != 0 else set()
         failed += _event_problems(host, reading, blamed)
+        failed += _crashes(host, reading)
         noted += _log_notes(host, reading, blamed)
     unclear = [*_unclear_links(gpus if one_kind and not machine.nvlinks else ())]
     promised = {"nvlinks"} if machine.nvlinks else set()
@@ -292,6 +293,17 @@ def _event_problems(host: str, reading: Reading, fatal: Set[Event]) -> Iterator[
         texts = [f"{_event_name(event)} {event.when}" for event in events[-_MAX_NAMED:]]
         text = f"{', '.join(texts)}, and no reset since{advice}"
         yield from problems_of(_WHEN, host, title, [(cause, text)])
+
+
+def _crashes(host: str, reading: Reading) -> Iterator[Problem]:
+    """Yield a problem if the kernel crashed since boot: it may go on in an undefined state."""
+    events = [
+        event for event in (reading.log.events if reading.log else ()) if event.kind == "crash"
+    ]
+    texts = [f"crashed {event.when} ({plain(event.words, 80)})" for event in events[:_MAX_NAMED]]
+    if texts:
+        text = f"{', '.join(texts)}, and no reboot since"
+        yield from problems_of(_WHEN, host, "the kernel", [(Cause.KERNEL_CRASHED, text)])
 
 
 def _event_text(event: Event) -> str:
