@@ -69,6 +69,53 @@ def test_a_public_sample_gets_the_expected_verdict(path: Path, expected: dict[st
         assert values[metric] == pytest.approx(value, rel=1e-6)
 
 
+def in_lines(text: str, mark: str) -> str:
+    return "".join(f"{mark}{line}" for line in text.splitlines(keepends=True))
+
+
+#: What programs that run a command on several hosts make of its output.
+COLLECTED = {
+    "pdsh": lambda text: in_lines(text, "n1: ") + "n2: bash: nvidia-smi: command not found\n",
+    "srun": lambda text: in_lines(text, "0: ") + "srun: error: n2: task 1: Exited with code 127\n",
+    "clush": lambda text: f"{'-' * 15}\nn1\n{'-' * 15}\n{text}",
+    "dshbak": lambda text: f"{'-' * 16}\nn[1-2] (2)\n{'-' * 16}\n{text}",
+    "ansible": lambda text: (
+        f"n1 | CHANGED | rc=0 >>\n{text}n2 | FAILED | rc=127 >>\nno such file\n"
+    ),
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("form", COLLECTED)
+@pytest.mark.parametrize(
+    ("path", "expected"), [one for one in samples() if one.values[0].suffix in (".txt", ".xml")]
+)
+def test_an_output_that_was_collected_from_hosts_accuses_the_same(
+    path: Path, expected: dict[str, Any], form: str, tmp_path: Path
+) -> None:
+    expect, machine = expected.get("expect", ()), expected.get("machine")
+    alone = judged(path, expect=expect, machine=machine)
+    file = tmp_path / path.name
+    file.write_text(COLLECTED[form](path.read_text()))
+    together = judged(file, expect=expect, machine=machine)
+    known = {host: "n1" for host in alone.verdict.hosts if is_label(host)}
+    known |= {f"file:{file.name}:0": "n1"}
+    bad, other = (
+        {(known.get(host, host), device, cause) for host, device, cause in accused(one)}
+        for one in (together, alone)
+    )
+    if form == "dshbak" and path.parent.name == "tools":
+        # A tool that fails on all hosts may have been called in a wrong way.
+        assert together.verdict.state is not State.PASS or not other
+        return
+    if form == "dshbak":
+        other |= {("n2", device, cause) for host, device, cause in other if host == "n1"}
+    assert bad == other, texts(together)
+    if form in ("pdsh", "ansible"):
+        assert "n2" in together.verdict.hosts
+        assert together.verdict.state is not State.PASS
+
+
 #: Outputs of one node, with their commands.
 OUTPUTS = {
     "nvidia-smi": "nvidia-smi/summary.txt",

@@ -18,7 +18,7 @@ from accept.core.nccl_tests.lines import UNKNOWN_BUS, Device, Row
 from accept.core.nccl_tests.table import Log, Table
 from accept.core.records import Fact, Problem
 from accept.core.text import count, plain
-from accept.foreign_logs import bug_report, dcgm, perftest, state_text, tool_files
+from accept.foreign_logs import bug_report, dcgm, each_host, perftest, state_text, tool_files
 from accept.foreign_logs import json as nccl_tests_json
 from accept.foreign_logs.answer import Answer, answer_of
 from accept.foreign_logs.host_state import Report
@@ -55,11 +55,10 @@ class SkippedFile:
     reason: str
 
 
+_StateReader = Callable[[str, Iterable[bytes]], Iterable[Report]]
 #: Functions that recognize the beginning of a file about hosts, each with the reader of such files.
 #: A reader takes the name and the content of a file, and no content raises an error.
-_OF_HOSTS: tuple[
-    tuple[Callable[[bytes], bool], Callable[[str, Iterable[bytes]], Iterable[Report]]], ...
-] = (
+_OF_HOSTS: tuple[tuple[Callable[[bytes], bool], _StateReader], ...] = (
     (bug_report.is_bug_report, bug_report.read),
     (dcgm.is_diag, dcgm.read),
     (perftest.is_perftest, perftest.read),
@@ -168,9 +167,10 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     if OWN.match(start):
         return Read(file=name, no_log=NoLog.VERDICT)
     whole = chain((start,), blocks)
-    for is_of_kind, read_state in _OF_HOSTS:
-        if is_of_kind(start):
-            return Read(file=name, reports=tuple(read_state(name, whole)))
+    if each_host.is_of_hosts(start[:_START], lambda text: _reader_of(text) is not None):
+        return Read(file=name, reports=tuple(each_host.read(name, whole, _read_state)))
+    if read_state := _reader_of(start):
+        return Read(file=name, reports=tuple(read_state(name, whole)))
     if json := nccl_tests_json.is_json(start):
         log = nccl_tests_json.parse(whole, collective=collective)
         if not any(table.rows for table in log.tables):
@@ -200,6 +200,16 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
         answer=answer,
         last=last,
     )
+
+
+def _reader_of(start: bytes) -> _StateReader | None:
+    """Return the reader of a file about hosts that begins with `start`; None: it is another one."""
+    return next((read_state for is_of_kind, read_state in _OF_HOSTS if is_of_kind(start)), None)
+
+
+def _read_state(name: str, content: bytes) -> Iterable[Report]:
+    read_state = _reader_of(content[:_START])
+    return read_state(name, [content]) if read_state else ()
 
 
 class _End:
