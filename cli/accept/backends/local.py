@@ -38,6 +38,7 @@ from accept.backends.requirements import (
 from accept.config import Site, resources
 from accept.config.extras import Extra, install_hint
 from accept.core import evidence
+from accept.core.bounded import wait_until
 from accept.core.catalog.tools import MPIRUN
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit, Interrupted, NoEvidence, NotStarted
@@ -302,12 +303,7 @@ def _is_gone(node: Path) -> bool:
 
     The exit status is written a moment after its end, so this waits for it.
     """
-    until = time.monotonic() + _GRACE
-    while not _coordinator_lives(node):
-        if time.monotonic() > until:
-            return True
-        time.sleep(_LOOK)
-    return False
+    return not wait_until(lambda: _coordinator_lives(node), _GRACE)
 
 
 def _end_all(node: Path) -> None:
@@ -358,7 +354,8 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
 def cancel(job: Job, *, folder: Path, say: Say) -> None:
     """End the coordinator, which ends its processes and writes a verdict on what was measured."""
     node = Path(job.folder)
-    if not node.is_dir() or (node / "status").exists():
+    status = node / "status"
+    if not node.is_dir() or status.exists():
         return
     _wait_for_start(node)
     pid = _coordinator(node)
@@ -366,29 +363,16 @@ def cancel(job: Job, *, folder: Path, say: Say) -> None:
         say("cancel: the coordinator ends what it started")
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        until = time.monotonic() + _ENDING
-        while not (node / "status").exists() and time.monotonic() < until:
-            if _coordinator(node) is None and _is_gone(node):
-                break
-            time.sleep(_LOOK)
+        wait_until(lambda: status.exists() or (not _coordinator(node) and _is_gone(node)), _ENDING)
     _end_all(node)
     if not (node / _PID).exists():
         # Its command was killed before it started a coordinator: there is no end to wait for.
-        evidence.write(node / "status", f"{int(Exit.INTERRUPTED)}\n")
+        evidence.write(status, f"{int(Exit.INTERRUPTED)}\n")
 
 
 def _wait_for_start(node: Path) -> None:
     """Wait for a coordinator that was started a moment ago: before that, nothing marks it."""
-    until = time.monotonic() + _GRACE
-    while not (node / _PID).exists() and time.monotonic() < until:
-        time.sleep(_LOOK)
-
-
-def _wait_for_status(node: Path) -> None:
-    """Wait until the shell of a coordinator that was ended has written its last file."""
-    until = time.monotonic() + _GRACE
-    while (node / _PID).exists() and not (node / "status").exists() and time.monotonic() < until:
-        time.sleep(_LOOK)
+    wait_until((node / _PID).exists, _GRACE)
 
 
 def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
@@ -399,7 +383,8 @@ def delete(job: Job, *, dry_run: bool, say: Say) -> tuple[str, ...]:
     if not dry_run:
         _wait_for_start(node)
         _end_all(node)
-        _wait_for_status(node)
+        # The shell of a coordinator that was ended writes its last file.
+        wait_until(lambda: not (node / _PID).exists() or (node / "status").exists(), _GRACE)
         shutil.rmtree(node)
     return (str(node),)
 

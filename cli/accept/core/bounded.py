@@ -192,6 +192,16 @@ def run(
     return Output(exit=code, out=bytes(out), err=bytes(program.err))
 
 
+def wait_until(condition: Callable[[], object], seconds: float, pause: float = 0.1) -> bool:
+    """Wait until a condition holds, which is checked after each pause; False: it never did."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(pause)
+    return True
+
+
 def on_all(
     hosts: Iterable[str], action: Callable[[str], T], *, stop: Callable[[], object] = lambda: None
 ) -> Mapping[str, T]:

@@ -460,6 +460,12 @@ class Plan:
     files_hash: str = ""
 
     @property
+    def longest_seconds(self) -> float:
+        """Return the maximum time of the coordinator's work, and of a hold after it."""
+        work = self.start_seconds + self.deadline_seconds + self.collect_seconds
+        return work + self.hold_seconds
+
+    @property
     def enough_minutes(self) -> int:
         """Return the shortest time limit of a job of Slurm in which all steps fit.
 

@@ -13,6 +13,7 @@ from accept.backends.protocol import FirstHostLost, Phase, Progress, Say, still_
 from accept.backends.slurm.client import JobState, call, expand_nodes, job_state, reach_of
 from accept.backends.slurm.submit import SHARED, step_name
 from accept.core import evidence
+from accept.core.bounded import wait_until
 from accept.core.error_codes import Code
 from accept.core.errors import Interrupted, NoEvidence, NotStarted
 from accept.core.runner.slurm import ARCHIVE, JOB_LOG, NODE, STATUS
@@ -185,7 +186,8 @@ def _say_why_it_waits(job: Job, state: JobState, shown: str, say: Say) -> str:
 def _ended(job: Job, state: JobState, shared: Path, console: manage.Console) -> int:
     """Return the status of a run whose job has ended. Raises an error if it has none."""
     number = _slurm(job).id
-    _appear(shared, STATUS, only_if=(shared / NODE).exists())
+    if (shared / NODE).exists():
+        wait_until((shared / STATUS).exists, _APPEAR_SECONDS, _LOOK)
     console.show(_read(shared / evidence.CONSOLE))
     failure = _failure(shared, state)
     status = decimal(_read(shared / STATUS).decode(errors="replace").strip())
@@ -239,13 +241,6 @@ def progress(job: Job, *, folder: Path) -> Progress:
     return protocol.progress(job, folder=folder)
 
 
-def _appear(shared: Path, name: str, *, only_if: bool) -> None:
-    """Wait until a file that the job has written appears here."""
-    until = time.monotonic() + _APPEAR_SECONDS
-    while only_if and not (shared / name).exists() and time.monotonic() < until:
-        time.sleep(_LOOK)
-
-
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -289,8 +284,8 @@ def collect(job: Job, *, folder: Path, say: Say) -> Path:
             code=Code.RUN_STILL_RUNNING,
             hint=f"accept watch {job.attempt}, or accept cancel {job.attempt}",
         )
-    is_lost = _has_lost_first(job, state)
-    _appear(shared, STATUS, only_if=(shared / NODE).exists() and not is_lost)
+    if (shared / NODE).exists() and not _has_lost_first(job, state):
+        wait_until((shared / STATUS).exists, _APPEAR_SECONDS, _LOOK)
     if (shared / ARCHIVE).exists():
         unpack_evidence(shared / ARCHIVE, target, source="the archive of the job")
     elif (sent := _finished(job, shared)).is_dir():

@@ -26,7 +26,6 @@ from accept.config.slurm import Launcher, Slurm
 from accept.core import evidence
 from accept.core.error_codes import Code
 from accept.core.errors import AcceptError, BadInput, NotStarted
-from accept.core.plan import Plan
 from accept.core.runner.host_setup import SLACK
 from accept.core.runner.resume import EARLIER, copy_finished, pack_finished
 from accept.core.runner.slurm import ATTEMPT, JOB_LOG, NODE, RUN
@@ -154,14 +153,8 @@ def _check_request(run: Resolved) -> tuple[Node, ...]:
 
 def _minutes(run: Resolved) -> int:
     """Return the time limit of the job."""
-    longest = _longest(run.plan) + 2 * SLACK + run.site.results.hold_seconds
+    longest = run.plan.longest_seconds + 2 * SLACK + run.site.results.hold_seconds
     return math.ceil((run.site.slurm.time or longest) / 60)
-
-
-def _longest(plan: Plan) -> float:
-    """Return the maximum time of the coordinator's work, and of a hold after it, in seconds."""
-    work = plan.start_seconds + plan.deadline_seconds + plan.collect_seconds
-    return work + plan.hold_seconds
 
 
 def _slurm_run(
@@ -176,7 +169,7 @@ def _slurm_run(
         lost=run.lost,
         earlier=str(shared / EARLIER) if run.earlier else "",
         start_seconds=plan.start_seconds,
-        life_seconds=_longest(plan) + SLACK,
+        life_seconds=plan.longest_seconds + SLACK,
         enough_minutes=plan.enough_minutes,
         keep_seconds=plan.keep_seconds,
         hold_seconds=run.site.results.hold_seconds,

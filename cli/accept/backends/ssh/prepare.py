@@ -75,8 +75,7 @@ def make_ready(
     secrets = {"key": keys.private, **files_of(job.attempt, keys.public, len(run.hosts))}
     reach = reach_of(job.ssh_access)
     plan = run.plan
-    longest = plan.start_seconds + plan.deadline_seconds + plan.collect_seconds
-    life = int(longest + plan.hold_seconds + SLACK)
+    life = int(plan.longest_seconds + SLACK)
     command = print_machine(run.site.tools.scratch)
     command += set_up(job.folder, life, int(plan.keep_seconds), gpus=plan.machine.gpus != 0)
     machines: dict[str, str] = {}

@@ -377,9 +377,7 @@ def _deliver(run: SlurmRun, driver: _Driver, shared: Path | None, status: int, j
         return
     print(f"the evidence is kept for {run.hold_seconds:.0f} s: accept collect", flush=True)
     driver.reason = ""
-    until = time.monotonic() + run.hold_seconds
-    while folder.exists() and time.monotonic() < until and not driver.is_over():
-        time.sleep(0.5)
+    bounded.wait_until(lambda: not folder.exists() or driver.is_over(), run.hold_seconds, 0.5)
 
 
 def _is_cancelled(job: str) -> bool:
@@ -394,10 +392,8 @@ def _is_cancelled(job: str) -> bool:
 
 def _packed(folder: Path) -> Path | None:
     """Return the archive of the evidence after the watchdog has packed it, or pack it here."""
-    until = time.monotonic() + _PACK_SECONDS
     archive = folder / ARCHIVE
-    while not archive.exists() and time.monotonic() < until and _watchdog_lives(folder):
-        time.sleep(0.1)
+    bounded.wait_until(lambda: archive.exists() or not _watchdog_lives(folder), _PACK_SECONDS)
     if archive.exists():
         return archive
     try:
@@ -418,9 +414,7 @@ def _remove(run: SlurmRun) -> None:
     """Make the watchdogs remove the run; those of other nodes do so at the run's end."""
     folder = Path(run.folder)
     _send(folder, "remove")
-    until = time.monotonic() + _REMOVE_SECONDS
-    while folder.exists() and time.monotonic() < until and _watchdog_lives(folder):
-        time.sleep(0.1)
+    bounded.wait_until(lambda: not folder.exists() or not _watchdog_lives(folder), _REMOVE_SECONDS)
     if text_of(folder / "run") == run.attempt:
         words = ("/bin/sh", "./kill.sh", f"ACCEPT_RUN={run.attempt}", f"ACCEPT_DIR={folder}")
         subprocess.run(words, cwd=folder, stdout=subprocess.DEVNULL, check=False)
