@@ -162,12 +162,7 @@ def parse_place(cluster: ClusterOptions) -> ClusterPlace:
         _check_name("namespace", cluster.namespace, NAME)
     if release is not None:
         _check_name("release", release, chart_rules().name_pattern, ", a letter first")
-    return ClusterPlace(
-        kubeconfig=cluster.kubeconfig,
-        context=cluster.context,
-        namespace=cluster.namespace,
-        release=release,
-    )
+    return ClusterPlace(**vars(cluster))
 
 
 def _check_name(option: str, name: str, pattern: str, more: str = "") -> None:

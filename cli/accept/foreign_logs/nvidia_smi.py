@@ -457,7 +457,8 @@ def _device(name: str, pci: str, values: Values) -> Device:
     levels = {name: _number(values, value) for name, value in known.levels.items()}
     levels["reasons"] = _reasons(values)
     levels["fabric-health"] = _fabric_health(values)
-    if levels["ecc"] == 0 and not _has_ecc_by_default(values.get("product_name", "")):
+    # Some GPUs of workstations are delivered without ECC.
+    if levels["ecc"] == 0 and _links_of(values.get("product_name", "")) is None:
         levels["ecc-default"] = 0.0
     counters = {name: _number(values, value) for name, value in known.counters.items()}
     counters |= {name: _sum(values, errors) for name, errors in known.memory_errors.items()}
@@ -487,15 +488,10 @@ def _links_of_devices() -> dict[str, int]:
     return {m.gpus.device: m.planned().nvlinks for m in machines if m.gpus.device}
 
 
-def _has_ecc_by_default(name: str) -> bool:
-    """Return True if a known machine has such GPUs. Some of workstations are delivered without."""
-    return any(is_device(device, name) for device in _links_of_devices())
-
-
-def _links_of(name: str) -> int:
-    """Return the number of NVLinks of such a GPU; 0: it has none, or no known machine has it."""
+def _links_of(name: str) -> int | None:
+    """Return the number of NVLinks of such a GPU; None: no known machine has it."""
     known = _links_of_devices().items()
-    return max((links for device, links in known if is_device(device, name)), default=0)
+    return max((links for device, links in known if is_device(device, name)), default=None)
 
 
 def _number(values: Values, value: _Value) -> float | None:
@@ -579,7 +575,7 @@ def read_nvlink(file: str, blocks: Iterable[bytes]) -> list[Report]:
         # `nvidia-smi -L` prints the same names.
         return []
     # A GPU lists all of its links, also those that are down.
-    most = {gpu.name: _links_of(gpu.name) for gpu in gpus.values()}
+    most = {gpu.name: _links_of(gpu.name) or 0 for gpu in gpus.values()}
     for i, active in links.items():
         most[gpus[i].name] = max(most[gpus[i].name], len(active))
     cut = [i for i, active in links.items() if all(active) and len(active) < most[gpus[i].name]]

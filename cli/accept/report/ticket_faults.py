@@ -96,18 +96,10 @@ def faults(
 def _fault(run: Run, suspect: Suspect, nodes: Mapping[str, SavedNode]) -> TicketFault:
     node = "" if suspect.of_network else suspect.hosts[0]
     inventory = run.inventories.get(node, Inventory())
-    gpu = next(
-        (
-            g
-            for g in inventory.gpus
-            if suspect.kind is SuspectKind.GPU and g.index == suspect.device
-        ),
-        None,
-    )
-    nic = next(
-        (n for n in inventory.nics if suspect.kind is SuspectKind.NIC and n.name == suspect.device),
-        None,
-    )
+    gpus = inventory.gpus if suspect.kind is SuspectKind.GPU else ()
+    nics = inventory.nics if suspect.kind is SuspectKind.NIC else ()
+    gpu = next((gpu for gpu in gpus if gpu.index == suspect.device), None)
+    nic = next((nic for nic in nics if nic.name == suspect.device), None)
     place = run.found.places.get(node, "")
     location = gpu.pci if gpu else f"{nic.pci} {nic.slot}".strip() if nic else place
     found = _measured(run, suspect)

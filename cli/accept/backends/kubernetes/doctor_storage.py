@@ -173,6 +173,7 @@ def _domains(api: Api) -> Need:
 _SHARED_MODE = "ReadWriteMany"
 #: The binding mode of storage classes that make a volume when the first pod needs it.
 _BOUND_LATER = "WaitForFirstConsumer"
+_fine, _lack, _unchecked = (partial(row, Requirement.RESULTS) for row in (fine, lack, unchecked))
 
 
 def check_results(api: Api, run: Resolved) -> Iterator[Need]:
@@ -181,17 +182,14 @@ def check_results(api: Api, run: Resolved) -> Iterator[Need]:
     if claim := text_at(volume, "persistentVolumeClaim", "claimName"):
         yield _claim(api, claim, run.plan.nodes or 1)
     elif volume or (location or "").startswith(("/", "file://")):
-        yield unchecked(
-            Requirement.RESULTS,
-            f"{location or 'a volume'}: only the pods mount it, so it is not checked here",
+        yield _unchecked(
+            f"{location or 'a volume'}: only the pods mount it, so it is not checked here"
         )
     elif location:
         yield _bucket(location, run.site.kubernetes.service_account)
     else:
         hold = run.site.results.hold_seconds
-        yield fine(
-            Requirement.RESULTS, f"no location: index 0 holds them {duration(hold)} for collect"
-        )
+        yield _fine(f"no location: index 0 holds them {duration(hold)} for collect")
 
 
 def _results_volume(run: Resolved) -> Mapping[str, object]:
@@ -207,11 +205,11 @@ def _bucket(location: str, account: str | None) -> Need:
     exists, why = bucket.reach(location)
     who = f"service account {account}" if account else "the pods' own identity"
     if exists:
-        return fine(Requirement.RESULTS, f"{location} can be listed from here; {who} writes there")
+        return _fine(f"{location} can be listed from here; {who} writes there")
     if exists is None:
         found = f"{location} cannot be listed from here: {why}"
-        return unchecked(Requirement.RESULTS, found, f"{who} must be allowed to write there")
-    return lack(Requirement.RESULTS, f"{location}: {why}", "create it, or correct results.location")
+        return _unchecked(found, f"{who} must be allowed to write there")
+    return _lack(f"{location}: {why}", "create it, or correct results.location")
 
 
 def _claim(api: Api, name: str, nodes: int) -> Need:
@@ -219,20 +217,18 @@ def _claim(api: Api, name: str, nodes: int) -> Need:
     try:
         claim = api.find(VOLUME_CLAIM, name)
     except ApiError as error:
-        return unchecked(Requirement.RESULTS, f"claim {name} cannot be checked: {error.message}")
+        return _unchecked(f"claim {name} cannot be checked: {error.message}")
     if claim is None:
         found = f"claim {name} is not in namespace {api.place.namespace}"
-        return lack(Requirement.RESULTS, found, "create it, or correct results.volume")
+        return _lack(found, "create it, or correct results.volume")
     if nodes > 1 and _SHARED_MODE not in claim.modes:
         found = f"claim {name} is {', '.join(claim.modes) or 'of no mode'}; {nodes} nodes mount it"
-        return lack(Requirement.RESULTS, found, f"name a claim that is {_SHARED_MODE}, or a bucket")
+        return _lack(found, f"name a claim that is {_SHARED_MODE}, or a bucket")
     if claim.phase == "Bound":
-        return fine(Requirement.RESULTS, f"claim {name} is bound")
+        return _fine(f"claim {name} is bound")
     if claim.phase == "Pending":
         return _pending(api, name, claim.storage_class)
-    return lack(
-        Requirement.RESULTS, f"claim {name} is {claim.phase or 'in no phase'}", _describe(name)
-    )
+    return _lack(f"claim {name} is {claim.phase or 'in no phase'}", _describe(name))
 
 
 def _describe(claim: str) -> str:
@@ -241,21 +237,15 @@ def _describe(claim: str) -> str:
 
 def _pending(api: Api, name: str, class_name: str) -> Need:
     if not class_name:
-        return lack(
-            Requirement.RESULTS,
-            f"claim {name} is not bound, and names no storage class",
-            _describe(name),
-        )
+        return _lack(f"claim {name} is not bound, and names no storage class", _describe(name))
     try:
         storage_class = api.find(STORAGE_CLASS, class_name)
     except ApiError as error:
         found = f"claim {name} is not bound yet; storage class {class_name}: {error.message}"
-        return unchecked(Requirement.RESULTS, found, _describe(name))
+        return _unchecked(found, _describe(name))
     if storage_class is None:
         found = f"claim {name} is not bound: storage class {class_name} does not exist"
-        return lack(Requirement.RESULTS, found, _describe(name))
+        return _lack(found, _describe(name))
     if storage_class.binding_mode == _BOUND_LATER:
-        return fine(
-            Requirement.RESULTS, f"claim {name} is bound when the first pod starts ({_BOUND_LATER})"
-        )
-    return lack(Requirement.RESULTS, f"claim {name} is not bound", _describe(name))
+        return _fine(f"claim {name} is bound when the first pod starts ({_BOUND_LATER})")
+    return _lack(f"claim {name} is not bound", _describe(name))
