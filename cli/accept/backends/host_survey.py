@@ -12,6 +12,7 @@ from accept import config
 from accept.backends.protocol import Question
 from accept.backends.requirements import count, scratch_lines, survey_script
 from accept.config.collectors import USUAL_COLLECTORS
+from accept.core.by_key import by_key
 from accept.core.judge.hosts import is_device
 from accept.core.text import folded, plain
 
@@ -67,9 +68,7 @@ def find(by_host: Mapping[str, Answers]) -> Finding:
 
     def common(what: str, read: Callable[[Answers], str]) -> str:
         """Return what all hosts answered; "" with a remark if they differ."""
-        hosts: dict[str, list[str]] = {}
-        for host, answers in by_host.items():
-            hosts.setdefault(read(answers), []).append(host)
+        hosts = by_key((read(answers), host) for host, answers in by_host.items())
         if len(hosts) == 1:
             return next(iter(hosts))
         shown = "; ".join(f"{plain(v, 80) or 'none'} on {folded(h)}" for v, h in hosts.items())

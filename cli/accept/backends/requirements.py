@@ -12,6 +12,7 @@ from shlex import quote
 from accept.config import resources
 from accept.config.site import Tools
 from accept.core import bounded
+from accept.core.by_key import by_key
 from accept.core.catalog.tools import Tool
 from accept.core.checks import REGISTRY, checks_of
 from accept.core.error_codes import Code
@@ -177,12 +178,8 @@ echo "scratch $state $scratch$error"
 
 def answers(text: str) -> dict[str, list[str]]:
     """Parse the output of the survey into values by key, without empty values."""
-    values: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        if value.strip():
-            values.setdefault(key, []).append(value.strip()[:200])
-    return values
+    lines = (line.partition(" ") for line in text.splitlines())
+    return by_key((key, value.strip()[:200]) for key, _, value in lines if value.strip())
 
 
 def tools_here(script: str, seconds: float | None = None) -> dict[str, list[str]]:

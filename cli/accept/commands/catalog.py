@@ -20,6 +20,7 @@ from accept.config.machine import Confidence
 from accept.config.references import Figure
 from accept.config.tools import check_names, check_of
 from accept.core import causes, checks, signs
+from accept.core.by_key import by_key
 from accept.core.catalog.faults import FAULTS, Scope
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput, Exit
@@ -145,14 +146,15 @@ def _machines() -> tuple[Entry, ...]:
 
 def _profiles() -> tuple[Entry, ...]:
     """Return the NCCL profiles with their machines; a name can mean other settings on others."""
-    owners: dict[tuple[str, str], list[str]] = {}
-    for machine in (config.load_machine(name).value for name in config.names("machines")):
-        for name, profile in machine.nccl.profiles.items():
-            about = profile.description or "The settings of the vendor."
-            owners.setdefault((name, about), []).append(machine.name)
+    machines = (config.load_machine(name).value for name in config.names("machines"))
+    owners = by_key(
+        ((name, profile.description or "The settings of the vendor."), machine.name)
+        for machine in machines
+        for name, profile in machine.nccl.profiles.items()
+    )
     return tuple(
-        Entry(name=name, about=f"{about} Machines: {', '.join(machines)}")
-        for (name, about), machines in sorted(owners.items())
+        Entry(name=name, about=f"{about} Machines: {', '.join(names)}")
+        for (name, about), names in sorted(owners.items())
     )
 
 
@@ -175,10 +177,6 @@ def _backends() -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _causes() -> tuple[Entry, ...]:
-    return tuple(Entry(name=cause, about=cause.row.meaning) for cause in causes.Cause)
-
-
 def _signs() -> tuple[Entry, ...]:
     """Return the known lines in the order of their layers, each followed by its numbers."""
     rows = (
@@ -190,10 +188,6 @@ def _signs() -> tuple[Entry, ...]:
         Entry(name=row.name, about=row.means, layer=row.layer, owner=row.owner, source=row.source)
         for row in sorted(rows, key=lambda row: [*Layer].index(row.layer))
     )
-
-
-def _faults() -> tuple[Entry, ...]:
-    return tuple(Entry(name=name, about=fault.about) for name, fault in FAULTS.items())
 
 
 def _sites() -> tuple[Entry, ...]:
@@ -239,9 +233,9 @@ _LISTS: Final[Mapping[Listing, Callable[[], tuple[Entry, ...]]]] = {
     Listing.PROFILES: _profiles,
     Listing.SUITES: _suites,
     Listing.CHECKS: _checks,
-    Listing.CAUSES: _causes,
+    Listing.CAUSES: lambda: tuple(Entry(name=c, about=c.row.meaning) for c in causes.Cause),
     Listing.SIGNS: _signs,
-    Listing.FAULTS: _faults,
+    Listing.FAULTS: lambda: tuple(Entry(name=n, about=f.about) for n, f in FAULTS.items()),
     Listing.BACKENDS: _backends,
     Listing.SITES: _sites,
     Listing.ERRORS: _errors,

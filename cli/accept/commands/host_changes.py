@@ -15,6 +15,7 @@ from math import exp, expm1, hypot, log, sqrt
 from statistics import median
 from typing import NamedTuple
 
+from accept.core.by_key import by_key
 from accept.core.judge.effects.distances import LIMIT
 from accept.core.judge.effects.populations import FEWEST, robust_sigma
 
@@ -99,10 +100,7 @@ def careful_sigma(values: Sequence[float]) -> float:
 
 def changed_hosts(figures: Iterable[Figure]) -> tuple[ChangedHost, ...]:
     """Return the hosts that became slower than the others did, slowest first."""
-    estimates: dict[str, list[_Estimate]] = {}
-    for figure in figures:
-        for host, estimate in _host_changes(figure).items():
-            estimates.setdefault(host, []).append(estimate)
+    estimates = by_key(item for figure in figures for item in _host_changes(figure).items())
     pooled = {host: _pool([one.clipped for one in own]) for host, own in estimates.items()}
     changes = [one.change for one in pooled.values()]
     center, sigma = (median(changes), careful_sigma(changes)) if changes else (0.0, 0.0)
@@ -171,10 +169,7 @@ def _relative(logs: Mapping[Group, float], noise: float) -> dict[str, _Estimate]
 
     `noise` is the lowest sigma of one value.
     """
-    of_host: dict[str, list[float]] = {}
-    for (hosts, _), value in logs.items():
-        for host in hosts:
-            of_host.setdefault(host, []).append(value)
+    of_host = by_key((host, value) for (hosts, _), value in logs.items() for host in hosts)
     medians = {host: median(own) for host, own in of_host.items()}
     if len(medians) < FEWEST:
         return {}

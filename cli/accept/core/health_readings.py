@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Literal, NamedTuple, TypeVar
 
+from accept.core.by_key import by_key
 from accept.core.facts import FactKind
 from accept.core.records import Fact
 from accept.core.serde import read
@@ -375,23 +377,26 @@ HEALTH_CHANGE = FactKind("health-change", _change)
 HEALTH_TOTAL = FactKind("health-total", _change)
 
 
+def counters_by_kind(readings: Iterable[Reading]) -> dict[str, tuple[str, ...]]:
+    """Return the counters of each kind of device that one of the readings has."""
+    names = by_key(item for reading in readings for item in reading.read.items())
+    return {kind: tuple(sorted({*chain(*several)})) for kind, several in names.items()}
+
+
 def reading_of(facts: Iterable[Fact]) -> Reading:
     """Combine the facts `health` of one host into one reading. `unread` names damaged parts."""
     reading = Reading()
     parts = [part for _, part in HEALTH_READING.among(facts)]
-    all_read: dict[str, set[str]] = {}
-    for part in parts:
-        for kind, names in part.read.items():
-            all_read.setdefault(kind, set()).update(names)
+    all_read = counters_by_kind(parts)
     for part in parts:
         devices = (
-            replace(d, missing=tuple(sorted(all_read.get(d.kind, set()) - part.counters_of(d))))
+            replace(d, missing=tuple(sorted({*all_read.get(d.kind, ())} - part.counters_of(d))))
             for d in part.devices
         )
         reading = Reading(
             boot=part.boot or reading.boot,
             uptime=part.uptime or reading.uptime,
-            read={kind: tuple(sorted(names)) for kind, names in all_read.items()},
+            read=all_read,
             devices=(*reading.devices, *devices),
             log=part.log or reading.log,
             watch=part.watch or reading.watch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.plan import Bound, Reference, Skipped
 from accept.core.signs import Sign, catalog
@@ -583,9 +584,7 @@ def _advice_on_findings(verdict: Verdict, faster_profile: str) -> Iterator[str]:
 
 def not_run(skipped: Iterable[Skipped]) -> str:
     """Return what the user left out, with the option: "gemm, memory (--skip)"; empty: nothing."""
-    by_option: dict[str, list[str]] = {}
-    for skip in (skip for skip in skipped if skip.cause is Cause.DESELECTED):
-        by_option.setdefault(skip.reason, []).append(skip.subject)
+    by_option = by_key((s.reason, s.subject) for s in skipped if s.cause is Cause.DESELECTED)
     return plain(
         "; ".join(
             f"{shortened(names, _MAX_NOT_RUN)} ({option})" for option, names in by_option.items()

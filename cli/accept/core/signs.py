@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.records import Problem
 from accept.core.serde import read
@@ -202,12 +203,10 @@ class Catalog:
 
     def __init__(self, signs: Iterable[Sign]) -> None:
         self.signs = tuple(signs)
-        literals: dict[bytes, list[Sign]] = {}
-        for sign in self.signs:
-            for literal in sign.literals:
-                literals.setdefault(literal.encode(), []).append(sign)
-        self._by_literal = literals
-        self._without_digits = {one: one.translate(None, _DIGITS) for one in literals}
+        self._by_literal = by_key(
+            (literal.encode(), sign) for sign in self.signs for literal in sign.literals
+        )
+        self._without_digits = {one: one.translate(None, _DIGITS) for one in self._by_literal}
 
     def find(self, name: str) -> Sign | None:
         """Return the sign of a name, also of a number, such as Xid79."""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from statistics import median
 from typing import NamedTuple, TypeVar
 
+from accept.core.by_key import by_key
 from accept.core.catalog.metrics import BETTER_BY_UNIT, BUSBW, TIME, WRONG, Better
 from accept.core.causes import Cause
 from accept.core.facts import GPUS
@@ -208,9 +209,7 @@ class Table:
 
     def by(self, key: Callable[[Row], K]) -> dict[K, Table]:
         """Return the rows of each key, in the order in which the keys occur."""
-        groups: dict[K, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(key(row), []).append(row)
+        groups = by_key((key(row), row) for row in self.rows)
         return {name: Table(tuple(rows)) for name, rows in groups.items()}
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence
@@ -256,9 +257,7 @@ def _with_gpus(log: Read, number: _Numbering) -> Read:
     """Return a log whose executions have the numbers of their GPUs."""
     tables = []
     for execution in log.tables:
-        by_host: dict[str, list[Device]] = {}
-        for device in execution.devices:
-            by_host.setdefault(device.host, []).append(device)
+        by_host = by_key((device.host, device) for device in execution.devices)
         gpus = {host: number(host, devices) for host, devices in by_host.items()}
         tables.append(replace(execution, gpus=gpus))
     return replace(log, tables=tuple(tables))
@@ -362,10 +361,10 @@ def _by_settings(executions: Sequence[Execution], names: HostNames) -> dict[str,
         values = {settings[kind] for settings in shown} - {""}
         if len(values) > 1 and (kind != "file" or any(len(p) > 1 for p in patterns.values())):
             kinds.append(kind)
-    result: dict[str, list[Execution]] = {}
-    for execution, settings in zip(executions, shown, strict=True):
-        result.setdefault("; ".join(settings[kind] for kind in kinds), []).append(execution)
-    return result
+    return by_key(
+        ("; ".join(settings[kind] for kind in kinds), execution)
+        for execution, settings in zip(executions, shown, strict=True)
+    )
 
 
 def _devices(execution: Execution) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.records import Problem
 from accept.foreign_logs.corpus import Logs
@@ -145,9 +146,7 @@ def _missing_at_end(
 
 def _by_host(problems: Sequence[Problem]) -> list[tuple[Problem, ...]]:
     """Return the problems of each host, or all problems if none has a host."""
-    by_host: dict[str | None, list[Problem]] = {}
-    for problem in problems:
-        by_host.setdefault(problem.host, []).append(problem)
+    by_host = by_key((problem.host, problem) for problem in problems)
     with_host = [tuple(group) for host, group in by_host.items() if host]
     return with_host or [tuple(problems)]
 

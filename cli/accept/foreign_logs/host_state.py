@@ -21,6 +21,7 @@ from accept.core.health_readings import (
     Log,
     Reading,
     Unread,
+    counters_by_kind,
 )
 from accept.core.plan import GroupKind, Plan, PlannedMachine, Step, Tool
 from accept.core.records import Fact, Metric, Problem, Record
@@ -236,7 +237,7 @@ class HostState:
         gpus = [device for device in devices.values() if device.levels]
         several, linked = len(gpus) > 1, any("nvlinks" in gpu.levels for gpu in gpus)
         return Reading(
-            read=_names(report.reading for report in self.reports),
+            read=counters_by_kind(report.reading for report in self.reports),
             devices=tuple(devices.values()),
             log=log,
             unread=(
@@ -292,15 +293,6 @@ class HostState:
             for gpu in gpus.values()
         ]
         return Fact(name=INVENTORY.name, host=self.host, value={"gpus": listed})
-
-
-def _names(readings: Iterable[Reading]) -> dict[str, tuple[str, ...]]:
-    """Return the counters of each kind of device that one of the readings has."""
-    names: dict[str, set[str]] = {}
-    for reading in readings:
-        for kind, counters in reading.read.items():
-            names.setdefault(kind, set()).update(counters)
-    return {kind: tuple(sorted(counters)) for kind, counters in names.items()}
 
 
 def _joined(first: Device, second: Device) -> Device:
@@ -416,17 +408,19 @@ def with_figures(
             for wave, report in enumerate(of_test)
         ]
     hosts = dict.fromkeys((*records[0].hosts, *(report.host for report in reports)))
-    digest = hashlib.sha256(plan.hash.encode())
     content = [(report.host, report.metrics, report.problems) for report in reports]
-    digest.update(repr(content).encode())
-    shown = f"figures of {count(len(reports), 'file')}"
-    plan = replace(
-        plan,
-        hash=digest.hexdigest(),
-        steps=(*steps, *plan.steps),
-        origin=f"{shown}; {plan.origin}" if plan.steps else f"{shown}; from files alone",
-    )
+    plan = _with_steps(plan, steps, content, f"figures of {count(len(reports), 'file')}")
     return plan, (replace(records[0], hosts=tuple(hosts)), *of_steps, *records[1:])
+
+
+def _with_steps(plan: Plan, steps: Sequence[Step], content: object, shown: str) -> Plan:
+    """Return the plan with more steps at its beginning; `content` is what they measured."""
+    return replace(
+        plan,
+        hash=hashlib.sha256(f"{plan.hash}{content!r}".encode()).hexdigest(),
+        steps=(*steps, *plan.steps),
+        origin=f"{shown}; {plan.origin if plan.steps else 'from files alone'}",
+    )
 
 
 def with_states(
@@ -454,15 +448,7 @@ def with_states(
         hosts=tuple(dict.fromkeys((*hosts, *names))),
         facts=(*records[0].facts, *filter(None, (state.inventory() for state in states))),
     )
-    digest = hashlib.sha256(plan.hash.encode())
-    digest.update(repr([(state.host, state.reading) for state in states]).encode())
-    plan = replace(
-        plan,
-        hash=digest.hexdigest(),
-        steps=(step, *plan.steps),
-        origin=f"{shown}; {plan.origin}"
-        if plan.steps
-        else f"{shown}, nothing measured; from files alone",
-    )
+    shown += "" if plan.steps else ", nothing measured"
+    plan = _with_steps(plan, [step], [(state.host, state.reading) for state in states], shown)
     of_states = (state.record(step, number, plan.machine) for number, state in enumerate(states))
     return plan, (first, *of_states, *records[1:])

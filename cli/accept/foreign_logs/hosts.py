@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from accept.core.by_key import by_key
+
 _NUMBER = re.compile(r"(\d+)")
 _ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _BETWEEN = re.compile(r"([-_.])")
@@ -112,10 +114,7 @@ def _patterns(names: Sequence[str]) -> Iterator[str]:
             yield "".join(
                 r"\d+" if i % 2 else re.escape(p) for i, p in enumerate(_NUMBER.split(name))
             )
-    by_lengths: dict[tuple[int, ...], list[list[str]]] = {}
-    for name in names:
-        parts = _BETWEEN.split(name)
-        by_lengths.setdefault(tuple(map(len, parts)), []).append(parts)
+    by_lengths = by_key((tuple(map(len, parts)), parts) for parts in map(_BETWEEN.split, names))
     for lengths, splits in by_lengths.items():
         columns = [set(column) for column in zip(*splits, strict=True)]
         first = columns[0]

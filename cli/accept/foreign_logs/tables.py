@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from accept.core import nccl_tests, signs
+from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.evidence import TABLES_BEGIN
 from accept.core.failures import OF_TABLES, decided, launch_problems
@@ -330,8 +331,10 @@ def deduplicate(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile]]:
     has only the mean over all groups.
     """
     files, skipped = _without_copies(files)
-    texts = _by_check(file for file in files if not file.json)
-    documents = _by_check(file for file in files if file.json)
+    texts, documents = (
+        by_key((table.check, table) for file in files if file.json is json for table in file.tables)
+        for json in (False, True)
+    )
     kept = []
     for file in files:
         others = texts if file.json else documents
@@ -355,11 +358,12 @@ def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile
     rows: the log of a run and notes of people repeat tables in this form, sometimes cut.
     """
     first: dict[tuple[object, ...], str] = {}
-    listed: dict[Row, list[tuple[tuple[Row, ...], str]]] = {}
-    for file in files:
-        for table in file.tables:
-            if table.devices and (rows := table.rows):
-                listed.setdefault(rows[0], []).append((rows, file.file))
+    listed = by_key(
+        (table.rows[0], (table.rows, file.file))
+        for file in files
+        for table in file.tables
+        if table.devices and table.rows
+    )
     kept, skipped = [], []
     for file in files:
         tables = []
@@ -379,14 +383,6 @@ def _without_copies(files: Sequence[Read]) -> tuple[list[Read], list[SkippedFile
         else:
             skipped.append(SkippedFile(file=file.file, reason=f"a copy of {original}"))
     return kept, skipped
-
-
-def _by_check(files: Iterable[Read]) -> dict[str | None, list[Execution]]:
-    tables: dict[str | None, list[Execution]] = {}
-    for file in files:
-        for table in file.tables:
-            tables.setdefault(table.check, []).append(table)
-    return tables
 
 
 def _is_in(others: Sequence[Execution], execution: Execution, *, json: bool) -> bool:

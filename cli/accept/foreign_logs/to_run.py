@@ -14,6 +14,7 @@ from accept.config.machine import Confidence, Machine
 from accept.config.tools import tool_of
 from accept.config.versions import supported
 from accept.core import checks, nccl_tests
+from accept.core.by_key import by_key
 from accept.core.catalog.metrics import BUSBW, WRONG
 from accept.core.causes import Cause
 from accept.core.error_codes import Code
@@ -322,19 +323,18 @@ def _address(buses: Collection[str]) -> str:
 
 def _failed_jobs(logs: Sequence[Read]) -> Iterator[Problem]:
     """Yield one problem for each reason for which jobs failed that show no output of nccl-tests."""
-    files: dict[str, list[str]] = {}
-    for log in logs:
-        means = log.answer.means if log.answer else log.problems[0].message
-        files.setdefault(means, []).append(plain(log.file, 200))
+    files = by_key(
+        (log.answer.means if log.answer else log.problems[0].message, plain(log.file, 200))
+        for log in logs
+    )
     for means, names in files.items():
         yield Problem(cause=Cause.JOB_FAILED, message=f"{shortened(names, 3)}: {means}")
 
 
 def _device_differences(logs: Logs) -> str:
     """Return a sentence with the hosts of each kind of GPU; empty if all have the same."""
-    hosts_of: dict[str, list[str]] = {}
-    for host, names in _device_names(logs).items():
-        hosts_of.setdefault(" and ".join(sorted(names)), []).append(host)
+    names_of = _device_names(logs)
+    hosts_of = by_key((" and ".join(sorted(names)), host) for host, names in names_of.items())
     if len(hosts_of) < 2:
         return ""
     kinds = "; ".join(f"{name} on {host_list(hosts)}" for name, hosts in hosts_of.items())

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from accept.config.tool_file import Others
 from accept.config.tools import of_others
+from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.plan import Tool
 from accept.core.records import Problem
@@ -89,9 +90,7 @@ def read(file: str, blocks: Iterable[bytes]) -> list[Report]:
     if end:
         message = f"{tool.name}: its output has no line {end!r} near its end"
         problems += (Problem(cause=Cause.PARTIAL_LOG, message=message, check=tool.name),)
-    values: dict[str, list[float]] = {}
-    for metric in parsed.metrics:
-        values.setdefault(f"{metric.name} {{}} {metric.unit}", []).append(metric.value)
+    values = by_key((f"{m.name} {{}} {m.unit}", m.value) for m in parsed.metrics)
     shown = [form.format(number(min(own))) for form, own in values.items()]
     shown += [count(len(problems), "problem")] if problems else []
     return [

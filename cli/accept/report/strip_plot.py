@@ -8,6 +8,7 @@ from statistics import median
 
 from markupsafe import Markup
 
+from accept.core.by_key import by_key
 from accept.core.text import count, number
 from accept.report.data import Population, Run, Sample, share_of
 from accept.report.svg import Tone, crosses, line, marks, room_for, round_ticks, short, tone_of
@@ -77,9 +78,7 @@ def _least(population: Population) -> float:
 
 def _plot(run: Run, population: Population) -> StripPlot:
     own: dict[str, list[Sample]] = {host: [] for host in run.order}
-    for sample in population.samples:
-        for host in sample.hosts:
-            own.setdefault(host, []).append(sample)
+    own |= by_key((host, sample) for sample in population.samples for host in sample.hosts)
 
     def usual(host: str) -> float:
         """Return the median value: a slow pair shows little about each of its nodes."""

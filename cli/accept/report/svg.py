@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from markupsafe import Markup
 
+from accept.core.by_key import by_key
 from accept.core.judge.values import is_bad
 from accept.report.data import Population, Sample, share_of
 
@@ -126,10 +127,8 @@ def crosses(points: Iterable[tuple[float, float]], size: float) -> Markup:
 
 def marks(points: Iterable[tuple[Tone, tuple[float, float]]]) -> dict[Tone, Markup]:
     """Return a path of dots for each color, but none for failures, which have no value."""
-    found: dict[Tone, list[tuple[float, float]]] = {}
-    for kind, at in points:
-        found.setdefault(kind, []).append(at)
-    return {kind: dots(own) for kind, own in sorted(found.items()) if kind is not Tone.FAILED}
+    found = sorted(by_key(points).items())
+    return {kind: dots(own) for kind, own in found if kind is not Tone.FAILED}
 
 
 def line(points: Iterable[tuple[float, float]]) -> Markup:

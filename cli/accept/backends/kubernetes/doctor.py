@@ -37,6 +37,7 @@ from accept.backends.kubernetes.rbac import Rule, rights
 from accept.backends.kubernetes.status import has_namespace
 from accept.backends.kubernetes.submit import helm, last_line
 from accept.backends.requirements import Need, Requirement, need_of, tool_need
+from accept.core.by_key import by_key
 from accept.core.error_codes import Code
 from accept.core.errors import NotStarted
 from accept.core.text import count, plain
@@ -318,12 +319,11 @@ def _rights(api: Api, run: Resolved) -> Iterator[Need]:
     except ApiError as error:
         yield unchecked(Requirement.RBAC, f"it cannot be checked: {error.message}")
         return
-    refused: dict[tuple[str, bool, str], list[str]] = {}
-    for (rule, resource, verb, namespace), allowed in zip(questions, answers, strict=True):
-        if not allowed:
-            where = "" if namespace else " in the whole cluster"
-            key = (f"{resource}{where}", rule.optional, rule.why)
-            refused.setdefault(key, []).append(verb)
+    refused = by_key(
+        ((resource + " in the whole cluster" * (not namespace), rule.optional, rule.why), verb)
+        for (rule, resource, verb, namespace), allowed in zip(questions, answers, strict=True)
+        if not allowed
+    )
     for (resource, optional, why), verbs in refused.items():
         found = f"not allowed to {', '.join(verbs)}: {why}"
         advice = "ask an administrator for this Role: accept doctor --backend kubernetes --rbac"

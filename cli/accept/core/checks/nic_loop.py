@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from accept.core import nccl_tests, record_protocol
+from accept.core.by_key import by_key
 from accept.core.catalog.metrics import BUSBW, WRONG, Better, MetricSpec
 from accept.core.causes import Cause, Judgement
 from accept.core.checks.check import Check, CheckParams
@@ -282,9 +283,7 @@ def _broken(nics: Sequence[Nic]) -> Iterator[Problem]:
     """
     working = Counter(metric for nic in nics for metric in nic.rows)
     loop = next((loop for loop in LOOPS if 2 * working[loop] > len(nics)), "")
-    by_host: dict[str, list[Nic]] = {}
-    for nic in nics:
-        by_host.setdefault(nic.host, []).append(nic)
+    by_host = by_key((nic.host, nic) for nic in nics)
     bad = {host: [nic for nic in of if loop in nic.failed] for host, of in by_host.items()}
     whole = {host for host, of in bad.items() if len(of) == len(by_host[host]) > 1}
     # A NIC of a host without any working one shows nothing about the same NIC of other hosts.

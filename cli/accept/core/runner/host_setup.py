@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from accept.core import causes
+from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.facts import POSITION
 from accept.core.records import Problem
@@ -99,10 +100,7 @@ def understood(host: str, lines: Iterable[str]) -> Ready | Problem | None:
 
     Return None if they show neither that the host is ready nor why it is not.
     """
-    values: dict[str, list[str]] = {}
-    for line in lines:
-        key, _, value = line.partition(" ")
-        values.setdefault(key, []).append(value)
+    values = by_key((key, value) for key, _, value in (line.partition(" ") for line in lines))
     port = _NUMBER.fullmatch(values.get("port", [""])[0])
     place = POSITION.fullmatch(values.get("place", [""])[0])
     if "ready" in values and port and 0 < int(port[0]) < 1 << 16:
