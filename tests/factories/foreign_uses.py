@@ -1,10 +1,18 @@
-"""List what our sources use of other people's modules, by reading the sources."""
+"""List what our sources use of other people's modules, by reading the sources.
+
+`.venv-torch26/bin/python -m tests.factories.foreign_uses` prints the record of the oldest supported
+torch, for tests/data/torch/2.6.0.json. Only the standard library is imported.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import json
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -45,6 +53,11 @@ def uses() -> tuple[Use, ...]:
     return tuple(sorted(found))
 
 
+def names_of_torch() -> list[str]:
+    """Return the names of torch that our sources use."""
+    return sorted({use.name for use in uses() if use.name.startswith("torch.")})
+
+
 def found(name: str) -> Any:
     """Return what a name is in the real module, which is imported."""
     first, *parts = name.split(".")
@@ -53,6 +66,32 @@ def found(name: str) -> Any:
         path = f"{path}.{part}"
         thing = getattr(thing, part) if hasattr(thing, part) else importlib.import_module(path)
     return thing
+
+
+def keywords(name: str) -> list[str] | None:
+    """Return the keyword arguments that a name of the real torch takes; None if not known."""
+    thing = found(name)
+    if not callable(thing):
+        return None
+    with suppress(TypeError, ValueError):
+        parameters = inspect.signature(thing).parameters.values()
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return sorted(p.name for p in parameters)
+    return sorted(_in_c()[name.rpartition(".")[2]]) or None
+
+
+@cache
+def _in_c() -> dict[str, set[str]]:
+    """Return the arguments of the functions and classes that are written in C, by name."""
+    taken: dict[str, set[str]] = defaultdict(set)
+    for path in Path(found("torch._C").__file__).parent.joinpath("_C").glob("*.pyi"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for one in node.body if isinstance(node, ast.ClassDef) else [node]:
+                if isinstance(one, ast.FunctionDef):
+                    own = one.name in ("__init__", "__new__") or one is node
+                    names = (a.arg for a in (*one.args.args, *one.args.kwonlyargs) if own)
+                    taken[getattr(node, "name", "")] |= {*names} - {"self", "cls"}
+    return taken
 
 
 class _File:
@@ -141,3 +180,7 @@ class _File:
 
 def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: keywords(name) for name in names_of_torch()}))

@@ -1,7 +1,7 @@
 """Other people's modules have the names that we use, and take the arguments that we give.
 
 A scan of our sources lists the uses. kubernetes and obstore are compared as installed. Of torch,
-the oldest supported release is compared as recorded, and the installed one as its files state it.
+the oldest supported release is compared as recorded, and an installed one as imported.
 NVML has tests of its own, above a stand-in for its library. No test replaces a module.
 """
 
@@ -17,18 +17,9 @@ from typing import Any
 
 import pytest
 from tests.factories.api_server import ApiServer, api_server
-from tests.factories.foreign_uses import Use, found, uses
+from tests.factories.foreign_uses import Use, found, names_of_torch, uses
 from tests.factories.paths import ROOT, TESTS
-from tests.factories.torch_signatures import (
-    OLDEST,
-    RECORD,
-    RELEASES,
-    Keywords,
-    Missing,
-    Torch,
-    installed,
-    names,
-)
+from tests.factories.torch_releases import OLDEST, RECORD, RELEASES, need_torch
 
 from accept.backends.kubernetes import objects
 from accept.backends.kubernetes.client import Api, find_place
@@ -63,7 +54,7 @@ def test_a_name_of_another_package_exists_and_takes_our_arguments(use: Use) -> N
         assert takes_any or parameters.keys() >= {*use.keywords}, use.place
 
 
-def wrong(keywords: dict[str, Keywords]) -> list[str]:
+def wrong(keywords: dict[str, list[str] | None]) -> list[str]:
     """Return the uses of torch that a release does not support."""
     return [
         f"{use.place}: {use.name}({', '.join(use.keywords)})"
@@ -73,41 +64,23 @@ def wrong(keywords: dict[str, Keywords]) -> list[str]:
 
 
 def test_the_oldest_torch_has_our_names_and_takes_our_arguments() -> None:
-    """A new name needs a new record: see tests/factories/torch_signatures.py."""
+    """A new name needs a new record: see tests/factories/foreign_uses.py."""
     recorded = json.loads(RECORD.read_text())
-    assert [name for name in names() if name not in recorded] == []
+    assert [name for name in names_of_torch() if name not in recorded] == []
     assert wrong(recorded) == []
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("python", RELEASES)
-class TestInstalledTorch:
-    @pytest.fixture
-    def release(self, python: Path) -> Torch:
-        return installed(python)
-
-    def test_has_our_names_and_takes_our_arguments(self, release: Torch) -> None:
-        assert wrong({name: release.keywords(name) for name in names()}) == []
-
-    def test_has_our_names_when_it_is_imported(self, release: Torch, python: Path) -> None:
-        code = "import sys; from tests.factories.foreign_uses import found; "
-        code += "[found(name) for name in sys.argv[1:]]"
-        subprocess.run([python, "-c", code, *names()], cwd=ROOT, check=True)
-
-    def test_lacks_a_name_that_does_not_exist(self, release: Torch) -> None:
-        for name in ("torch.cuda.nothing", "torch.nothing", "torch.nn.Linear.nothing"):
-            with pytest.raises(Missing):
-                release.keywords(name)
-
-
-@pytest.mark.real
-@pytest.mark.oldest
-def test_the_record_is_that_of_the_oldest_torch() -> None:
-    oldest = installed(OLDEST)
-    recorded = json.loads(RECORD.read_text())
-    assert {name: oldest.keywords(name) for name in names()} == {
-        name: None if (keywords := recorded[name]) is None else tuple(keywords) for name in names()
-    }
+def test_an_installed_torch_has_our_names_and_takes_our_arguments(python: Path) -> None:
+    need_torch(python)
+    command = [str(python), "-m", "tests.factories.foreign_uses"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    keywords = json.loads(done.stdout)
+    assert wrong(keywords) == []
+    if python == OLDEST:
+        recorded = json.loads(RECORD.read_text())
+        assert keywords == {name: recorded[name] for name in names_of_torch()}
 
 
 def test_no_test_replaces_a_module() -> None:

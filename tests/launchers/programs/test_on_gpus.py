@@ -13,7 +13,7 @@ from tests.factories import cuda, nvml
 from tests.factories.paths import PROGRAMS
 from tests.factories.programs import records_of
 from tests.factories.shell import run_program
-from tests.factories.torch_signatures import RELEASES
+from tests.factories.torch_releases import RELEASES
 
 import exact_gemm
 import memory

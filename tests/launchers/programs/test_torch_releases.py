@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.factories.paths import ROOT
 from tests.factories.programs import Ran, Start
-from tests.factories.torch_signatures import OLDEST, installed
+from tests.factories.torch_releases import OLDEST, need_torch
 
 pytestmark = [pytest.mark.real, pytest.mark.oldest]
 
@@ -32,7 +32,7 @@ USES = {
 @pytest.fixture
 def oldest(start: Start) -> Start:
     """Return a function that starts a program with the oldest torch."""
-    installed(OLDEST)
+    need_torch(OLDEST)
     return lambda *args, **options: start(*args, **options, python=str(OLDEST))
 
 
@@ -47,7 +47,7 @@ def reported(ran: Ran) -> set[tuple[str, ...]]:
 
 
 def test_the_oldest_torch_is_that_of_the_project() -> None:
-    installed(OLDEST)
+    need_torch(OLDEST)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (supported,) = re.findall(r"'torch>=([\d.]+)'", str(project))
     code = "from importlib.metadata import version; print(version('torch'))"
