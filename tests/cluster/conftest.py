@@ -13,6 +13,9 @@ import pytest
 from tests.cluster.faults import BackEnd, FaultRecord
 from tests.cluster.here import Here
 from tests.cluster.hosts import Hosts, why_not
+from tests.cluster.kube.cluster import Cluster
+from tests.cluster.kube.cluster import why_not as why_no_kubernetes
+from tests.cluster.kube.desk import Pods
 from tests.cluster.runs import VENV, Lab, Place
 from tests.cluster.slurm.cluster import SlurmCluster
 from tests.cluster.slurm.cluster import why_not as why_no_slurm
@@ -66,8 +69,8 @@ def make_place(
 ) -> Iterator[Callable[..., Place]]:
     """Return a function that makes nodes of a back end, and a workstation.
 
-    Slurm runs on nodes of its own, so that a test need not undo its fault. `shared`: they see the
-    folder of the workstation.
+    Slurm and Kubernetes run on nodes of their own, so that a test need not undo its fault.
+    `shared`: those of Slurm see the folder of the workstation.
     """
     with ExitStack() as stack:
 
@@ -81,6 +84,11 @@ def make_place(
                 cluster = stack.enter_context(SlurmCluster(count, venv=VENV, size=size))
                 folder = tempfile.mkdtemp(dir=cluster.home if shared else tmp_path)
                 place = Login(cluster, Path(folder))
+            elif back_end is BackEnd.KUBERNETES:
+                if reason := why_no_kubernetes():
+                    pytest.skip(reason)
+                pods = stack.enter_context(Cluster(count))
+                place = Pods(pods, stack.enter_context(pods.namespace()), tmp_path)
             else:
                 request.getfixturevalue("run_extra")
                 place = Here(tmp_path)

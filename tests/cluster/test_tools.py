@@ -44,19 +44,6 @@ def test_fio_names_the_host_with_a_slow_disk_although_another_host_lacks_fio(
     lab.nothing_is_left()
 
 
-def test_a_host_without_the_tool_is_not_tested_and_nobody_is_accepted(
-    make_lab: Callable[..., Lab],
-) -> None:
-    lab = make_lab(2, before=with_disks)
-    lab.hosts.run("h2", WITHOUT_FIO)
-    done = lab.run(checks=[*CONNECT, STORAGE])
-    assert done.result["state"] == "not-tested", done.err
-    assert not done.result["accepted"]
-    assert done.causes() >= {"tool-missing"}
-    assert done.suspects == set()
-    lab.nothing_is_left()
-
-
 OWN = """\
 name: own
 summary: the speed of a node

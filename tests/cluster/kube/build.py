@@ -66,11 +66,6 @@ def jobset_manifests() -> Path:
     return _kept(JOBSET, "config/components", "jobset-manifests")
 
 
-def openapi() -> Path:
-    """Return the folder of Kubernetes' OpenAPI v3, with a document for each group and version."""
-    return _kept(KUBERNETES, "api/openapi-spec/v3", "kubernetes-openapi")
-
-
 def _kept(module: Module, inside: str, name: str) -> Path:
     """Copy a folder of a module's source into the cache; return the copy."""
     target = cache() / f"{name}-{module.version}"
@@ -187,7 +182,6 @@ def main() -> int:
                 build(module)
         if root:
             jobset_manifests()
-            openapi()
     except NotBuilt as error:
         sys.stderr.write(f"{error}\n")
         return 1

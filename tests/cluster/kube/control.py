@@ -171,6 +171,8 @@ def start_api(hosts: Hosts, host: str) -> Path:
             f"--service-account-signing-key-file={pki}/sa.key",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--allow-privileged=true",
+            # Versions of claims that the chart makes for older clusters.
+            "--runtime-config=resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
             "--kubelet-preferred-address-types=InternalIP",
         ],
     )

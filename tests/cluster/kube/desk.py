@@ -13,7 +13,17 @@ from urllib.error import HTTPError
 from tests.cluster.kube.build import SHORT_LIVED, helm
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.image import BASE
-from tests.cluster.runs import CONNECT, PATIENCE, VENV, Check, Done, Started, Workstation, until
+from tests.cluster.runs import (
+    CONNECT,
+    PATIENCE,
+    VENV,
+    Check,
+    Done,
+    Place,
+    Started,
+    Workstation,
+    until,
+)
 
 from accept.plan.chart import chart_folder
 
@@ -56,6 +66,9 @@ def site_of(cluster: Cluster, namespace: str) -> dict[str, Any]:
 
 class Desk(Workstation):
     """The files and commands of a user who tests the nodes of a cluster, in one namespace."""
+
+    #: The number of nodes of a run, if a test names none.
+    nodes = 3
 
     def __init__(
         self,
@@ -100,11 +113,18 @@ class Desk(Workstation):
     def options(self, nodes: int | str, checks: Iterable[str]) -> list[str]:
         """Return the options of every command that plans a run."""
         return [
-            *("--nodes", str(nodes), "--machine", str(self.machine), "--site", str(self.site)),
+            *(
+                "--nodes",
+                str(nodes or self.nodes),
+                "--machine",
+                str(self.machine),
+                "--site",
+                str(self.site),
+            ),
             *("--suite", str(self.suite(checks or CONNECT))),
         ]
 
-    def render(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Path:
+    def render(self, *options: str, nodes: int | str = 0, checks: Iterable[str] = ()) -> Path:
         """Call `accept render`; return the file of the values."""
         done = self.do("render", *self.options(nodes, checks), *options)
         assert done.exit == 0, done.err
@@ -134,15 +154,15 @@ class Desk(Workstation):
         assert not check or done.returncode == 0, done.stderr
         return done
 
-    def run(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Done:
+    def run(self, *options: str, nodes: int | str = 0, checks: Iterable[str] = ()) -> Done:
         """Call `accept run` and wait for its end."""
         return self.start(*options, nodes=nodes, checks=checks).wait()
 
-    def start(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Started:
+    def start(self, *options: str, nodes: int | str = 0, checks: Iterable[str] = ()) -> Started:
         """Start `accept run`."""
         return self.command("run", *self.options(nodes, checks), "--json", *options)
 
-    def submit(self, *options: str, nodes: int | str = 3, checks: Iterable[str] = ()) -> Done:
+    def submit(self, *options: str, nodes: int | str = 0, checks: Iterable[str] = ()) -> Done:
         """`accept submit`."""
         return self.do("submit", *self.options(nodes, checks), *options)
 
@@ -245,6 +265,30 @@ class Desk(Workstation):
     def wait_for_log(self, words: str, index: int = 0) -> None:
         """Wait until the log of a pod contains a text."""
         until(lambda: words in self.log(index))
+
+
+class Pods(Desk, Place):
+    """The same for all nodes, as a place of runs that every back end can have."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        super().__init__(cluster, namespace, folder, results={"holdSeconds": 120})
+        self.names = cluster.nodes
+        self.nodes = len(self.names)
+        self.before = self.everything()
+
+    def plan(self, checks: Iterable[str] = ()) -> list[str]:
+        """Return the options for a run on all nodes."""
+        return self.options(len(self.names), checks)
+
+    def measures(self, name: str) -> bool:
+        """Return True if a rank of a collective runs on a node."""
+        return bool(self.cluster.hosts.ranks(name))
+
+    def nothing_is_left(self, *, patience: float = 60.0) -> None:
+        """Remove the objects of all runs, and wait until nothing is left of them."""
+        cleaned = self.do("clean", *(run.name for run in self.runs.iterdir() if run.is_dir()))
+        assert cleaned.exit == 0, cleaned.err
+        self.leaves(self.before)
 
 
 def desk_with_folder(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:

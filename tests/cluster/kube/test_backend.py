@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,11 @@ import pytest
 import yaml
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import WAITS, Desk
-from tests.cluster.runs import CONNECT, until
+from tests.cluster.runs import CONNECT
 
-from accept.backends.job import Place
-from accept.backends.kubernetes import collect, rbac
-from accept.backends.kubernetes.client import Api
-from accept.backends.kubernetes.exec import execute
+from accept.backends.kubernetes import rbac
 from accept.config import load_site
 from accept.core import evidence
-from accept.evidence.archive import Announced
 
 
 @pytest.fixture
@@ -77,46 +72,8 @@ class TestARunThatPasses:
                 content = file.read_bytes()
                 assert not any(shape in content for shape in shapes), file
 
-    def test_as_a_plain_job(self, desk: Desk) -> None:
-        desk.configure(controller="job")
-        done = desk.run("--release=plain", nodes=2)
-        assert done.exit == 0, done.err
-        assert desk.cluster.get("jobsets", "-n", desk.namespace)["items"] == []
-        assert done.result["attempt"].startswith("plain-")
-
-    def test_is_judged_from_its_log_where_nothing_else_is_left(self, desk: Desk) -> None:
-        desk.configure(results={"holdSeconds": 0})
-        assert desk.submit("--attempt=logonly", nodes=2).exit == 0
-        watched = desk.do("watch", "last")
-        assert watched.exit == 0, watched.err
-        name = "logonly-1"
-        assert desk.ended() == "Completed"
-        collected = desk.do("collect", name)
-        assert collected.exit == 0, collected.err
-        assert "raw logs" in (desk.runs / name / "cluster" / "missing.txt").read_text()
-        judged = desk.do("judge", name, "--json")
-        assert judged.ending == ("pass", 0)
-
 
 class TestWatching:
-    def test_survives_an_api_that_restarts_and_repeats_no_line(
-        self, desk: Desk, cluster: Cluster
-    ) -> None:
-        assert desk.submit(checks=[*CONNECT, WAITS]).exit == 0
-        watch = desk.command("watch", "last")
-        watch.wait_for("[1/2]")
-        cluster.stop_api()
-        try:
-            watch.wait_for("no answer from the API")
-        finally:
-            cluster.start_api()
-        watch.wait_for("the API answers again")
-        desk.let_go_on()
-        done = watch.wait()
-        assert done.exit == 0, done.err
-        assert done.err.count("[1/2]") == done.err.count("[2/2]") == 1
-        assert desk.do("collect", "last").exit == 0
-
     def test_shows_that_a_run_is_suspended_and_goes_on_after_its_release(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         assert desk.submit("--attempt=held").exit == 0
@@ -127,13 +84,6 @@ class TestWatching:
             "-p", '{"spec":{"suspend":false}}',
         )  # fmt: skip
         assert watch.wait().exit == 0
-
-    def test_shows_that_the_image_is_missing(self, desk: Desk) -> None:
-        desk.configure(image="localhost/none:1")
-        assert desk.submit().exit == 0
-        watch = desk.command("watch", "last")
-        watch.wait_for("ErrImageNeverPull")
-        watch.kill()
 
 
 class TestNodesByName:
@@ -146,12 +96,6 @@ class TestNodesByName:
             cluster.kubectl("label", "node", node, f"{label}={node}", "--overwrite")
         assert done.exit == 0, done.err
         assert done.result["hosts"] == [node]
-
-    def test_are_kept_out_by_name(self, desk: Desk, cluster: Cluster) -> None:
-        desk.configure(excludeNodes=list(cluster.nodes[:2]))
-        done = desk.run(nodes=1)
-        assert done.exit == 0, done.err
-        assert done.result["hosts"] == [cluster.nodes[2]]
 
 
 class TestARunThatCannotStart:
@@ -187,14 +131,6 @@ class TestARunThatCannotStart:
                 cluster.no_gpus(node)
         assert desk.made() == before
 
-    def test_reports_that_the_release_exists(self, desk: Desk) -> None:
-        desk.configure(suspend=True)
-        assert desk.submit("--release=same", "--attempt=one").exit == 0
-        before = desk.complete()
-        done = desk.submit("--release=same", "--attempt=two")
-        assert (done.exit, "error[E-HELM-RELEASE-EXISTS]" in done.err) == (4, True)
-        assert desk.made() == before
-
     def test_of_two_started_at_once_as_one_release_one_goes_on(self, desk: Desk) -> None:
         desk.configure(suspend=True)
         options = ["--release=same", *desk.options(3, ())]
@@ -208,13 +144,6 @@ class TestARunThatCannotStart:
         made = desk.complete()
         assert {f"JobSet same-{winner}", f"Secret same-{winner}-ssh"} <= made
         assert not any(f"same-{loser}" in name for name in made)
-
-    def test_reports_what_the_chart_refuses_and_leaves_nothing(self, desk: Desk) -> None:
-        before = desk.made()
-        desk.configure(affinity={"nodeAffinity": {"nonsense": True}})
-        done = desk.submit()
-        assert (done.exit, "error[E-HELM-FAILED]" in done.err) == (4, True)
-        assert desk.made() == before
 
 
 class TestCancelling:
@@ -231,13 +160,6 @@ class TestCancelling:
         assert judged.exit == 5
         assert "cancelled" in judged.result["interruption"]
         watch.kill()
-
-    def test_of_a_run_that_never_started_leaves_nothing(self, desk: Desk) -> None:
-        before = desk.made()
-        desk.configure(suspend=True)
-        assert desk.submit().exit == 0
-        assert desk.do("cancel", "last").exit == 0
-        assert desk.made() == before
 
     def test_two_runs_do_not_touch_each_other(self, desk: Desk) -> None:
         desk.configure(suspend=True)
@@ -258,39 +180,6 @@ class TestCancelling:
         again = desk.do("clean", "same-one", "--json")
         assert (again.exit, again.result["removed"]) == (0, {"same-one": []}), again.err
         assert desk.made() == before
-
-
-class TestExec:
-    def test_brings_any_bytes_whole(self, desk: Desk, tmp_path: Path) -> None:
-        assert desk.submit("--attempt=bytes", checks=[*CONNECT, WAITS]).exit == 0
-        until(lambda: desk.pods().get(0, {}).get("status", {}).get("phase") == "Running")
-        pod = desk.pods()[0]["metadata"]["name"]
-        place = Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace)
-        api = Api(place)
-        there = "/opt/accept/evidence.tar"
-        made = f"head -c 5000003 /dev/urandom > {there}; sha256sum {there}"
-        done = execute(api, pod, ["sh", "-c", made])
-        assert done.exit == 0
-        digest = done.text.split()[0]
-        target = tmp_path / "bytes"
-        announced = Announced(size=5000003, digest=digest)
-        collect.copy_archive(api, pod, target, announced, say=print)
-        assert hashlib.sha256(target.read_bytes()).hexdigest() == digest
-        assert execute(api, pod, ["sh", "-c", "exit 7"]).exit == 7
-
-
-class TestThePodsFirstProcess:
-    def test_keeps_no_dead_ones_of_those_it_was_left(self, desk: Desk) -> None:
-        assert desk.submit("--attempt=dead", checks=[*CONNECT, WAITS]).exit == 0
-        until(lambda: desk.pods().get(0, {}).get("status", {}).get("phase") == "Running")
-        pod = desk.pods()[0]["metadata"]["name"]
-        api = Api(Place(kubeconfig=desk.environment["KUBECONFIG"], namespace=desk.namespace))
-        orphans = "for n in 1 2 3; do sh -c 'sleep 0.1 & echo $!'; done"
-        left = execute(api, pod, ["sh", "-c", orphans]).text.split()
-        assert len(left) == 3
-        gone = "for one; do until [ ! -d /proc/$one ]; do sleep 0.05; done; done"
-        done = execute(api, pod, ["sh", "-c", gone, "sh", *left], timeout=120)
-        assert done.exit == 0
 
 
 class TestTheSiteFile:

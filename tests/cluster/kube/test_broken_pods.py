@@ -174,16 +174,6 @@ def test_without_index_0_the_finished_steps_are_judged(
     desk.leaves(before)
 
 
-def test_an_image_without_mpirun_is_reported(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
-    desk = Desk(cluster, namespace, tmp_path, venv=False)
-    desk.install(desk.render(checks=CONNECT))
-    assert desk.ended() == "Failed"
-    image = desk.pods()[0]["spec"]["containers"][0]["image"]
-    assert f"the image {image} lacks: mpirun\n" in desk.log()
-
-
 def test_a_pod_without_its_sshd_is_named(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     desk = Desk(cluster, namespace, tmp_path, results=HOLD)
     started = desk.start(checks=LONG)
@@ -207,14 +197,3 @@ def test_a_run_that_is_on_its_way_is_not_upgraded(
     assert again.returncode != 0
     assert "[E-HELM-RUNNING]" in again.stderr
     assert desk.state() == ""
-
-
-def test_a_name_too_long_is_refused_with_the_longest_there_may_be(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
-    desk = Desk(cluster, namespace, tmp_path)
-    before = desk.everything()
-    done = desk.install(desk.render(checks=CONNECT), name="a" * 53, check=False)
-    assert done.returncode != 0
-    assert "[E-KUBE-NAME-LONG]" in done.stderr
-    assert desk.everything() == before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -11,14 +11,13 @@ import pytest
 from tests.cluster.faults import BackEnd, Fault, FaultRecord
 from tests.cluster.kube import nodes
 from tests.cluster.kube.cluster import Cluster, why_not
-from tests.cluster.kube.desk import WAITS, Desk
+from tests.cluster.kube.desk import WAITS, Desk, Pods
 from tests.cluster.network import execute, inside
 from tests.cluster.pauses import interruptions
 from tests.cluster.runs import ALL_REDUCE, CONNECT, PAIRS, Done, until
 
 pytestmark = pytest.mark.reliability
 
-HOLD = {"holdSeconds": 120}
 NODES = 4
 RATE = "100mbit"
 
@@ -33,8 +32,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def desk(cluster: Cluster, namespace: str, tmp_path: Path) -> Desk:
-    return Desk(cluster, namespace, tmp_path, results=HOLD)
+def desk(cluster: Cluster, namespace: str, tmp_path: Path) -> Pods:
+    return Pods(cluster, namespace, tmp_path)
 
 
 @contextmanager
@@ -195,44 +194,6 @@ def test_a_full_disk_of_a_node_accuses_nobody_else(
         cluster.hosts.empty(bad, "/run")
 
 
-@pytest.mark.fault(Fault.WORKSTATION_DISK_FULL, BackEnd.KUBERNETES)
-def test_a_full_disk_of_the_workstation_costs_no_evidence(
-    desk: Desk, fault_record: FaultRecord
-) -> None:
-    desk.runs.mkdir()
-    execute(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(desk.runs)])
-    try:
-        started = desk.start(nodes=NODES, checks=[*CONNECT, WAITS])
-        started.wait_for("[1/2]")
-        fault_record.begins("workstation")
-        ballast = desk.runs / "ballast"
-        subprocess.run(["dd", "if=/dev/zero", f"of={ballast}", "bs=64k"], check=False)
-        desk.let_go_on()
-        ended = started.wait()
-        ballast.unlink()
-        collected = desk.do("collect", "last")
-        judged = desk.do("judge", "last", "--json")
-        fault_record.judged(ended, desk, judged)
-        assert "error[E-ARCHIVE-DISK]" in ended.err
-        assert collected.exit == 0, collected.err
-        assert judged.ending == ("pass", 0)
-        desk.evidence_holds(judged)
-    finally:
-        execute(["umount", "--lazy", str(desk.runs)])
-
-
-@pytest.mark.fault(Fault.TWO_RUNS, BackEnd.KUBERNETES)
-def test_two_runs_share_the_nodes_and_do_not_touch_each_other(
-    desk: Desk, fault_record: FaultRecord
-) -> None:
-    fault_record.begins("all")
-    first, second = (desk.start(nodes=NODES, checks=CONNECT) for _ in range(2))
-    for done in (first.wait(), second.wait()):
-        fault_record.judged(done, desk)
-        assert done.ending == ("pass", 0), done.err
-    desk.evidence_holds(done)
-
-
 @pytest.mark.fault(Fault.DNS_LATE, BackEnd.KUBERNETES)
 def test_pods_that_start_before_there_is_dns_find_the_coordinator_later(
     cluster: Cluster, desk: Desk, fault_record: FaultRecord
@@ -246,6 +207,24 @@ def test_pods_that_start_before_there_is_dns_find_the_coordinator_later(
         cluster.start_dns()
     done = finished(desk, fault_record, started.wait())
     assert done.ending == ("pass", 0), done.err
+
+
+@pytest.mark.fault(Fault.API_AWAY, BackEnd.KUBERNETES)
+def test_an_api_server_that_is_away_for_a_minute_costs_nothing(
+    cluster: Cluster, desk: Pods, fault_record: FaultRecord
+) -> None:
+    started = desk.start(nodes=NODES, checks=[*CONNECT, WAITS])
+    started.wait_for("[1/2]")
+    fault_record.begins("API server")
+    cluster.stop_api()
+    try:
+        time.sleep(60)
+    finally:
+        cluster.start_api()
+    desk.let_go_on()
+    done = finished(desk, fault_record, started.wait())
+    assert done.ending == ("pass", 0), done.err
+    desk.nothing_is_left()
 
 
 def register_failed(desk: Desk) -> bool:

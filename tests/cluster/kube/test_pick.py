@@ -69,17 +69,6 @@ def test_the_command_gets_the_good_nodes_after_the_pods_are_gone(
     desk.leaves(before)
 
 
-def test_ctrl_c_ends_a_pick(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    desk = Desk(cluster, namespace, tmp_path)
-    before = desk.everything()
-    started = pick(desk, 2, "--", "touch", str(tmp_path / "started"))
-    started.wait_for("[1/2]")
-    started.interrupt()
-    assert started.wait().exit == 130
-    assert not (tmp_path / "started").exists()
-    desk.leaves(before)
-
-
 @pytest.mark.parametrize(("start_timeout", "code"), [("10s", 4), ("90s", 3)])
 def test_pods_that_do_not_start_leave_nothing(
     cluster: Cluster, namespace: str, tmp_path: Path, start_timeout: str, code: int

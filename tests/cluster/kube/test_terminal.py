@@ -27,19 +27,3 @@ def test_a_run_is_left_and_taken_up_again(cluster: Cluster, namespace: str, tmp_
     done = watch.wait()
     assert done.exit == 0, done.err
     assert desk.do("judge", "last").out == done.out
-
-
-def test_a_run_is_ended_and_nothing_is_left(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
-    desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
-    before = desk.everything()
-    words = [str(VENV / "bin" / "accept"), "run", "-v", *desk.options(3, [*CONNECT, WAITS])]
-    terminal = Terminal(words, desk.environment)
-    terminal.shows("hosts: 3 of 3")
-    terminal.types("\x03")
-    terminal.shows("[d/c]")
-    terminal.types("c\n")
-    assert terminal.ended() == 130
-    desk.leaves(before)
-    assert desk.do("judge", "last").exit == 5
