@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from tests.cluster import folders
-from tests.cluster.kube import __main__ as command
 from tests.cluster.kube import nodes
 from tests.cluster.kube.cluster import why_not
 from tests.cluster.runs import until
@@ -74,29 +73,3 @@ def test_what_a_killed_cluster_leaves_is_swept() -> None:
             child.send_signal(signal.SIGKILL)
     until(lambda: not [each for each in left(state, link) if each.startswith("/proc/")])
     until(lambda: swept(state, link))
-
-
-def test_up_is_harmless_twice_and_down_leaves_nothing() -> None:
-    if reason := why_not():
-        pytest.skip(reason)
-    if command.manual().running():
-        pytest.skip("a cluster is up, and is not this test's: python -m tests.cluster.kube down")
-
-    def do(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "tests.cluster.kube", *words]
-        return subprocess.run(line, capture_output=True, text=True, check=False, cwd=ROOT)
-
-    first = do("up", "--nodes", "1")
-    assert first.returncode == 0, first.stderr
-    try:
-        found = command.manual().running()
-        state = Path(found["kubeconfig"]).parent.parent.name
-        assert do("up").stdout == first.stdout
-        assert command.manual().running() == found
-        assert do("status").stdout == first.stdout
-        assert Path(found["kubeconfig"]).stat().st_mode & 0o077 == 0
-    finally:
-        assert do("down").returncode == 0
-    assert left(state, state) == set()
-    assert do("status").returncode == 1
-    assert do("down").returncode == 0
