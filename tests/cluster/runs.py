@@ -298,6 +298,10 @@ class Place(Workstation, ABC):
     def nothing_is_left(self, *, patience: float = 60.0) -> None:
         """Wait until nothing of a run is left on the nodes."""
 
+    def nothing_runs(self) -> None:
+        """Wait until nothing is left of a run that was ended, and remove nothing."""
+        self.nothing_is_left()
+
     def start(self, *options: str, checks: Iterable[str] = ()) -> Started:
         """Start `accept run` on all nodes."""
         return self.command("run", *self.plan(checks), "--json", *options)

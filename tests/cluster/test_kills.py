@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from tests.cluster.faults import BackEnd
 from tests.cluster.killer import AT, COUNT, WITH_CHILDREN
-from tests.cluster.kube.desk import Pods
 from tests.cluster.runs import ALL_REDUCE, CONNECT, Done, Place
 
 from accept.commands.collect import Cancellation
@@ -47,20 +46,13 @@ class Killable:
         self._path.mkdir()
         shutil.copy(Path(__file__).with_name("killer.py"), self._path / "sitecustomize.py")
 
-    def nothing_is_left(self) -> None:
-        """Wait until nothing of a run is left on the back end, and remove nothing."""
-        if isinstance(self.place, Pods):
-            self.place.leaves(self.place.before)
-        else:
-            self.place.nothing_is_left()
-
     def actions(self) -> list[str]:
         """Return the actions of a run that is not killed."""
         count = self._path / "count"
         done = self._ran({COUNT: str(count)})
         assert done.exit in _DOCUMENTED, done.err
         self.do("clean", self._name())
-        self.nothing_is_left()
+        self.place.nothing_runs()
         return count.read_text().split()
 
     def kill(self, at: int, *, with_children: bool) -> str:
@@ -114,7 +106,7 @@ class Killable:
                     )
                     assert is_gone or done.exit == Exit.PASS, f"{command}\n{done.out}{done.err}"
             assert not (folder / "node").exists(), sorted((folder / "node").iterdir())
-        self.nothing_is_left()
+        self.place.nothing_runs()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.factories import sample_evidence
-from tests.factories.command_line import accept, refused
+from tests.factories.command_line import accept
 from tests.factories.judging import EIGHT, gpu_plan, judged
 from tests.factories.nccl_logs import NODES, corpus, fine, slow, table
 from tests.factories.simulated_runs import run_of
@@ -226,25 +226,3 @@ class TestSimulatedClusters:
         found = compare("a", a, "b", b)
         assert found.pairs
         assert not found.hosts
-
-
-class TestRefused:
-    def test_nothing_in_common(self, before: Path, tmp_path: Path) -> None:
-        other = corpus(tmp_path / "other", fine, nodes=NODES[:2], gpus=(range(4),))
-        (other / "G0-1-2-3_node1_node2.log").unlink()
-        for path in other.iterdir():
-            path.write_text(path.read_text().replace("1073741824", "1073741820"))
-        for path in before.glob("*"):
-            if path.name.count("node") < 2:
-                path.unlink()
-        assert accept("diff", before, other).error == "E-DIFF-NOTHING-IN-COMMON"
-
-    def test_a_missing_run(self, before: Path) -> None:
-        refused("diff", before, "nosuch", error="E-RUN-UNKNOWN")
-
-    def test_a_single_path(self, before: Path) -> None:
-        assert accept("diff", before).code == 2
-
-    def test_a_file_that_is_neither_evidence_nor_a_log(self, before: Path, tmp_path: Path) -> None:
-        (tmp_path / "x").write_text("x")
-        refused("diff", before, tmp_path / "x", code=6, error="E-LOGS-NOT-A-LOG")

@@ -79,13 +79,6 @@ class Browser:
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
 
-    def press(self, key: str) -> None:
-        """Press a key, such as Tab."""
-        for kind in ("keyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=9
-            )
-
     def resize(self, width: int, height: int) -> None:
         """Give the window another size, in pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

@@ -274,7 +274,7 @@ class Pods(Desk, Place):
         super().__init__(cluster, namespace, folder, results={"holdSeconds": 120})
         self.names = cluster.nodes
         self.nodes = len(self.names)
-        self.before = self.everything()
+        self._before = self.everything()
 
     def plan(self, checks: Iterable[str] = ()) -> list[str]:
         """Return the options for a run on all nodes."""
@@ -284,11 +284,15 @@ class Pods(Desk, Place):
         """Return True if a rank of a collective runs on a node."""
         return bool(self.cluster.hosts.ranks(name))
 
+    def nothing_runs(self) -> None:
+        """Wait until nothing is left of a run that was ended, and remove nothing."""
+        self.leaves(self._before)
+
     def nothing_is_left(self, *, patience: float = 60.0) -> None:
         """Remove the objects of all runs, and wait until nothing is left of them."""
         cleaned = self.do("clean", *(run.name for run in self.runs.iterdir() if run.is_dir()))
         assert cleaned.exit == 0, cleaned.err
-        self.leaves(self.before)
+        self.leaves(self._before)
 
 
 def desk_with_folder(cluster: Cluster, namespace: str, folder: Path, shared: Path) -> Desk:

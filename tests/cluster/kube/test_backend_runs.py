@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cluster.kube.cluster import Cluster
 from tests.cluster.kube.desk import Desk
-from tests.cluster.runs import ALL_REDUCE, CONNECT, LONG
+from tests.cluster.runs import ALL_REDUCE, CONNECT
 
 from accept.core.evidence import read_records
 from accept.core.facts import PLACE
@@ -30,23 +30,6 @@ def test_good_nodes_are_accepted_and_delete_leaves_nothing(
     assert places == {node: node for node in cluster.nodes}
     assert desk.do("clean", done.result["attempt"]).exit == 0
     desk.leaves(before)
-
-
-def test_an_interrupted_run_is_resumed_on_the_same_nodes(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
-    desk = Desk(cluster, namespace, tmp_path, results={"holdSeconds": 120})
-    started = desk.start(nodes=2, checks=LONG)
-    started.wait_for("1/2]")
-    started.interrupt()
-    assert started.wait().exit == 130
-    first = desk.do("judge", "last", "--json").result
-    resumed = desk.do("run", "--resume", "last", "--json")
-    assert resumed.ending == ("pass", 0), resumed.err
-    assert resumed.result["kept"] == [{"attempt": first["attempt"], "steps": ["10-connectivity"]}]
-    assert set(resumed.result["hosts"]) == set(first["hosts"])
-    assert "[1/2] 10-connectivity was finished by attempt" in resumed.err
-    desk.evidence_holds(resumed)
 
 
 def test_pods_may_use_the_network_of_their_nodes(

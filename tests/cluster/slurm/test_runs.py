@@ -215,24 +215,3 @@ def test_a_run_that_loses_its_first_node_goes_on_after_its_finished_steps(
     measured = {tuple(each["checks"]): each["hosts"] for each in records}
     assert measured["connectivity",] == ["n1", "n2", "n3", "n4"]
     assert measured["all-reduce",] == ["n2", "n3", "n4"]
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_an_interrupted_run_is_resumed_on_the_same_nodes(make_login: Make, *, shared: bool) -> None:
-    login = make_login(shared=shared)
-    started = login.start(nodes=2, checks=LONG)
-    started.wait_for("1/2]")
-    started.interrupt()
-    assert started.wait().exit == 130
-    first = login.do("judge", "last", "--json").result
-    assert first["interruption"] == "the run was cancelled"
-    resumed = login.do("run", "--resume", "last", "--json")
-    assert resumed.ending == ("pass", 0), resumed.err
-    assert resumed.result["kept"] == [{"attempt": first["attempt"], "steps": ["10-connectivity"]}]
-    assert resumed.result["hosts"] == first["hosts"]
-    text = (login.evidence(resumed.result["attempt"]) / "records.jsonl").read_text()
-    attempts = {each["step"]: each["attempt"] for each in map(json.loads, text.splitlines())}
-    assert attempts["10-connectivity"] == first["attempt"]
-    assert not attempts["20-collectives"]
-    login.nothing_is_left()
-    login.evidence_holds(resumed)
