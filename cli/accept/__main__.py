@@ -11,12 +11,16 @@ import sys
 import traceback
 from pathlib import Path
 
-from accept.app.command_line import call
-from accept.app.help import as_called
-from accept.core.error_codes import Code
-from accept.core.errors import AcceptError, BadInput, Exit, Terminated
-from accept.core.text import inert, plain, visible
-from accept.report.console import discard_output, outlive_reader
+try:
+    from accept.app.command_line import call
+    from accept.app.help import as_called
+    from accept.core.error_codes import Code
+    from accept.core.errors import AcceptError, BadInput, Exit, Terminated
+    from accept.core.text import inert, plain, visible
+    from accept.report.console import discard_output, outlive_reader
+except KeyboardInterrupt:
+    # These imports take half a second; `Exit` may not be imported yet.
+    sys.exit(130)
 
 
 def main() -> None:

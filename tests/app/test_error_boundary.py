@@ -158,3 +158,19 @@ class TestWithoutAHomeFolder:
         sample_evidence.write(tmp_path / "ev")
         assert accept("judge", "./ev").code == 0
         assert accept("judge", tmp_path / "ev").code == 0
+
+
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback() -> None:
+    program = (
+        "import signal, sys\n"
+        "def interrupt(event, args):\n"
+        "    if event == 'import' and args[0] == 'accept.app.command_line':\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "sys.addaudithook(interrupt)\n"
+        "from accept.__main__ import main\n"
+        "main()\n"
+    )
+    done = run_program(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(SOURCE)}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (Exit.CTRL_C, "", "")

@@ -362,8 +362,9 @@ class TestFaults:
         values = [found.env[name].value for name in ("NCCL_NET", "NCCL_IB_DISABLE")]
         assert values == ["Socket", "1"]
 
-    def test_a_host_outside_the_run_is_refused(self) -> None:
-        error = refusal(nodes=None, hosts=("h1", "h2"), inject=("wrong@h3",))
+    @pytest.mark.parametrize("text", ["wrong@h3", "wrong@h2:2"])
+    def test_a_host_or_rank_outside_the_run_is_refused(self, text: str) -> None:
+        error = refusal(nodes=None, hosts=("h1", "h2"), inject=(text,))
         assert error.code == Code.FAULT_HOST
 
 

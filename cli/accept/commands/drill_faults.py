@@ -176,14 +176,9 @@ def choose(plan: Plan, fault: Fault, hosts: Sequence[str], seed: int) -> Choice:
     injection = Injection(
         fault=fault.name,
         host="*" if fault.scope is Scope.EVERYWHERE else host,
-        rank=generator.randrange(_ranks(plan)) if fault.scope is Scope.RANK else None,
+        rank=generator.randrange(plan.ranks or 1) if fault.scope is Scope.RANK else None,
     )
     return Choice(fault=fault, injection=injection, steps=tuple(step.id for step in steps))
-
-
-def _ranks(plan: Plan) -> int:
-    """Return the number of ranks of each host, as far as the plan knows it; at least 1."""
-    return plan.gpus_used or plan.machine.ranks or plan.machine.gpus or 1
 
 
 def _detecting_steps(plan: Plan, fault: Fault, hosts: int) -> tuple[Step, ...] | Reason:
@@ -251,7 +246,7 @@ def _largest_group(step: Step, hosts: int) -> int:
 
 def _has_enough_ranks(plan: Plan, step: Step, fault: Fault, hosts: int) -> bool:
     """Return True if a group of the step has enough ranks to find the faulty one."""
-    ranks = _largest_group(step, hosts) * (1 if step.groups.of_rails else _ranks(plan))
+    ranks = _largest_group(step, hosts) * (1 if step.groups.of_rails else plan.ranks or 1)
     needed = (check.faults.get(fault.seen_as or fault.name) for check in checks.checks_of(step))
     return any(count is not None and ranks >= count for count in needed)
 

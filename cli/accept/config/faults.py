@@ -30,10 +30,13 @@ def _hint() -> str:
     return f"write {', '.join(forms[:-1])} or {forms[-1]}"
 
 
-def parse_faults(texts: Sequence[str], hosts: Sequence[str]) -> tuple[Injection, ...]:
+def parse_faults(
+    texts: Sequence[str], hosts: Sequence[str], ranks: int | None = None
+) -> tuple[Injection, ...]:
     """Return the faults that `--inject` names; the default rank is 0.
 
-    `hosts` are the hosts that take part; empty if they are unknown. Raises BadInput.
+    `hosts` are the hosts that take part; empty if they are unknown. `ranks` are those of each host;
+    None if they are unknown. Raises BadInput.
     """
     faults = []
     for text in texts:
@@ -53,6 +56,12 @@ def parse_faults(texts: Sequence[str], hosts: Sequence[str]) -> tuple[Injection,
                 hint=known(host, hosts, "hosts"),
             )
         rank = int(match["rank"] or 0) if fault.scope is Scope.RANK else None
+        if ranks and rank and rank >= ranks:
+            raise BadInput(
+                f"--inject {escaped(text)}: {escaped(host)} has no local rank {rank} in this run",
+                code=Code.FAULT_HOST,
+                hint=f"local ranks: {', '.join(map(str, range(ranks)))}",
+            )
         faults.append(Injection(fault=fault.name, host=host, rank=rank))
     return tuple(faults)
 

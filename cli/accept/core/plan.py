@@ -466,6 +466,11 @@ class Plan:
         return work + self.hold_seconds
 
     @property
+    def ranks(self) -> int | None:
+        """Return the planned ranks on each host; None: as many as the host has GPUs."""
+        return self.gpus_used or self.machine.ranks or self.machine.gpus or None
+
+    @property
     def enough_minutes(self) -> int:
         """Return the shortest time limit of a job of Slurm in which all steps fit.
 

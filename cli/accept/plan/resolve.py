@@ -577,7 +577,7 @@ def resolve(options: Options) -> Resolved:
         ),
         place=options.place,
     )
-    return with_faults(run, parse_faults(options.inject, hosts))
+    return with_faults(run, parse_faults(options.inject, hosts, plan.ranks))
 
 
 def _deadline(

@@ -13,7 +13,7 @@ from accept.core.groups import waves
 from accept.core.judge.evidence import Evidence
 from accept.core.judge.findings import finding
 from accept.core.judge.summary import state_of
-from accept.core.plan import GroupKind, Plan, Step
+from accept.core.plan import GroupKind, Step
 from accept.core.records import Problem, Record
 from accept.core.signs import catalog
 from accept.core.table import Outcome
@@ -67,7 +67,7 @@ def _missing(evidence: Evidence, step: Step) -> Iterator[Finding]:
     plan = evidence.plan
     present = tuple(host for host in evidence.hosts if host in seen or host in unrecorded)
     highest = max((rank for record in records for rank in record.local_ranks), default=0)
-    rails = _planned_ranks(plan) or highest + 1
+    rails = plan.ranks or highest + 1
     # Each host that was lost during the step may be missing in one group of each later wave, and in
     # one of each rail if each pair has a group for each rail.
     lost_count = sum(host in evidence.found.lost for host in present)
@@ -93,14 +93,9 @@ def _not_run(evidence: Evidence, message: str) -> Finding:
     return finding(evidence.check, Judgement.COMPLETENESS, State.NOT_TESTED, message, cause)
 
 
-def _planned_ranks(plan: Plan) -> int | None:
-    """Return the planned ranks on each host; None: as many as the host has GPUs."""
-    return plan.gpus_used or plan.machine.ranks or plan.machine.gpus or None
-
-
 def _rank_count(evidence: Evidence) -> Iterator[Finding]:
     """Yield a finding if executions started a wrong number of ranks."""
-    planned = _planned_ranks(evidence.plan)
+    planned = evidence.plan.ranks
     wrong = []
     for record in evidence.records:
         per_host = len(record.local_ranks) or planned

@@ -166,7 +166,7 @@ def _plan_with_edits(path: Path, launch: Launch) -> Plan:
     """Return the plan, with the edits if a user changed what it runs: that is another run."""
     plan = read(Plan, json.loads(path.read_text(encoding="utf-8")))
     if launch.edited:
-        ranks = plan.gpus_used or plan.machine.ranks or plan.machine.gpus or 1
+        ranks = plan.ranks or 1
         changes = launch.collectives or collectives.CollectiveChanges()
         plan = replace(
             plan,
@@ -433,7 +433,7 @@ async def _find_hosts(state: Run, launch: Launch) -> None:
         candidates,
         folder=state.folder,
         attempt=state.attempt,
-        ranks=plan.gpus_used or plan.machine.ranks or plan.machine.gpus,
+        ranks=plan.ranks,
         topology=plan.machine.topology,
         seconds=launch.start_seconds,
         positions=positions,
