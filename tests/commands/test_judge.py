@@ -436,6 +436,16 @@ class TestReport:
         accept("report", "one")
         assert str(runs / "two") in accept("report", "last").out
 
+    def test_names_the_folder_that_cannot_be_written_to(
+        self, folder: Path, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        own = sample_evidence.write(runs / "one" / "evidence")
+        for path, where in ((folder, "run this command in"), (own, "copy the evidence to")):
+            name = f"{tmp_path.name}-report" if path is folder else runs / "one" / "nodes"
+            Path(name).write_text("")
+            assert f"{where} a folder" in refused("report", path, error="E-OUTPUT-WRITE")
+
     def test_a_verdict_does_not_depend_on_its_report(self, runs: Path) -> None:
         sample_evidence.write(runs / "one" / "evidence")
         (runs / "one" / "nodes").write_text("in the way")

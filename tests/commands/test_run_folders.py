@@ -138,7 +138,16 @@ class TestOwnFolder:
             run["name"]: run["about"]
             for run in json.loads(accept("list", "runs", "--json").out)["runs"]
         }
-        assert abouts["two"] == "ended before it was rendered"
+        assert abouts["two"] == "killed while it was rendered"
+
+    def test_of_a_start_that_was_killed_early_can_be_removed(self, runs: Path) -> None:
+        (rundir.create("two") / "rendered").mkdir()
+        (runs / "two" / rundir.RUN).write_text("{}")
+        assert "accept clean two" in refused("cancel", "two", error=Code.RUN_NOT_STARTED)
+        assert str(runs / "two") in accept("clean", "two", "--dry-run").out
+        assert (runs / "two").exists()
+        assert accept("clean", "two").code == 0
+        assert not (runs / "two").exists()
 
     def test_may_be_of_a_drill(self) -> None:
         drill = rundir.create("d")

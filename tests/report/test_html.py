@@ -78,6 +78,14 @@ def test_sections_are_in_the_order_of_questions() -> None:
     ]
 
 
+def test_ranks_without_gpus_are_not_called_gpus() -> None:
+    run = reported("node")
+    text = render_html(replace(run, verdict=replace(run.verdict, gpu_tested=False)))
+    section = text.partition('<section id="gpus">')[2].partition("</section>")[0]
+    assert "<h2>Each rank</h2>" in section
+    assert re.search(r"median [^<]* ranks", section)
+
+
 def test_values_without_a_measurement_have_a_color_of_their_own() -> None:
     run = reported("node")
     grids, _ = gpu_grids(run)

@@ -350,6 +350,11 @@ def do_clean(
     removed: dict[str, tuple[str, ...]] = {}
     last_error: AcceptError | None = None
     for folder in folders:
+        if rundir.is_unfinished(folder):
+            removed[folder.name] = (str(folder),)
+            if not dry_run:
+                shutil.rmtree(folder)
+            continue
         job = backends.load_job(folder)
         try:
             removed[job.attempt] = _delete(

@@ -446,8 +446,7 @@ def _devices(run: Run, about: _Subject) -> Iterator[str]:
         of_host = one.of_host(about.host).items() if about.host else ()
         own = [value for rank, value in of_host if str(rank) not in accused]
         if own and one.unit:
-            noun = "GPU" if run.verdict.gpu_tested else "rank"
-            noun = f"other {noun}" if accused else noun
+            noun = f"other {run.rank_noun}" if accused else run.rank_noun
             text = f"{one.check} {one.metric}: {value_range(own)} {one.unit}"
             text += one.of_gpus * f" on {count(len(own), noun)}"
             others = len(one.values) > len(own)

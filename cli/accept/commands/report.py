@@ -67,7 +67,7 @@ def write_reports(judged: Judged, terminal: Terminal) -> tuple[str, ...]:
         written = write_verdict(judged, judged.folder)
         page = rundir.write_about(judged.folder, rundir.REPORT, html_page(judged, terminal))
     except OSError as error:
-        raise not_written(error) from None
+        raise not_written(error, judged.folder) from None
     return (*written, str(page))
 
 
@@ -88,12 +88,15 @@ def write_verdict(judged: Judged, folder: Path) -> tuple[str, ...]:
     return tuple(map(str, written))
 
 
-def not_written(error: OSError) -> BadInput:
-    """Return the error for a file about evidence that cannot be written."""
+def not_written(error: OSError, folder: Path | None) -> BadInput:
+    """Return the error for a file about the evidence in `folder` that cannot be written."""
+    # Files about evidence of others are in the working folder.
+    is_own = folder is not None and rundir.is_own_evidence(folder)
+    other = "copy the evidence to a folder" if is_own else "run this command in a folder"
     return BadInput(
         f"{plain(error.filename, 200)} cannot be written: {error.strerror}",
         code=Code.OUTPUT_WRITE,
-        hint="free space there, or copy the evidence to another folder",
+        hint=f"free space if that disk is full, or {other} that you can write to",
     )
 
 

@@ -158,9 +158,8 @@ def _run_entry(folder: Path) -> RunEntry:
     entry = _planned(entry, folder)
     job = folder / rundir.JOB
     if not job.is_file():
-        # The file that is written last.
         is_rendered = (folder / rundir.RENDERED / evidence.PLAN).is_file()
-        otherwise = "ended before it was rendered" if rundir.is_own(folder) else "not a run"
+        otherwise = "killed while it was rendered" if rundir.is_own(folder) else "not a run"
         return replace(entry, about="rendered" if is_rendered else otherwise)
     progress = backends.progress_of(folder)
     about = {

@@ -124,7 +124,7 @@ def do_ticket(
             for suffix, content in ((".md", made.text), (".zip", made.archive()))
         )
     except OSError as error:
-        raise not_written(error) from None
+        raise not_written(error, judged.folder) from None
     files = TicketFiles(
         text=text,
         archive=archive,

@@ -96,7 +96,8 @@ def _write(judged: Judged, terminal: Terminal) -> None:
         if judged.folder is not None:
             write_verdict(judged, judged.folder)
     except OSError as error:
-        terminal.progress(f"the verdict was not written: {not_written(error).message}")
+        failure = not_written(error, judged.folder).message
+        terminal.progress(f"the verdict was not written: {failure}")
 
 
 def _remove(job: Job, terminal: Terminal) -> None:

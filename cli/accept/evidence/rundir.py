@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from accept.core.error_codes import Code
 from accept.core.errors import BadInput
-from accept.core.evidence import write_below
+from accept.core.evidence import PLAN, write_below
 from accept.core.safe_read import is_file, is_folder
 from accept.core.serde import did_you_mean, escaped
 from accept.core.text import command_line, plain
@@ -225,6 +225,15 @@ def by_attempt(name: str) -> list[Path]:
     return [folder for folder in (runs() / name, *in_series) if is_folder(folder)]
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Return True for an own folder that a command left which was killed while it rendered."""
+    if not (os.access(folder, os.R_OK) and is_own(folder)):
+        return False
+    names = {path.name for path in folder.iterdir() if path.suffix != ".new"}
+    # The plan is written last.
+    return names <= {RUN, VALUES, RENDERED} and not (folder / RENDERED / PLAN).exists()
+
+
 def not_started(folder: Path) -> BadInput:
     """Return the error for the folder of a run that this workstation did not start."""
     shown, old = plain(str(folder), 200), "accept clean --folders --older-than 30d --dry-run"
@@ -233,6 +242,12 @@ def not_started(folder: Path) -> BadInput:
             f"{shown} holds only evidence: the run was not started here",
             code=Code.RUN_NOT_STARTED,
             hint=f"judge it: {command_line('accept', 'judge', folder)}; remove old folders: {old}",
+        )
+    if is_unfinished(folder):
+        return BadInput(
+            f"{shown} is incomplete: the command that wrote it was killed",
+            code=Code.RUN_NOT_STARTED,
+            hint=f"remove it: accept clean {folder.name}",
         )
     return BadInput(
         f"{shown} was never started",

@@ -108,9 +108,11 @@ def load_bundle(folder: Path, plan: Plan) -> Bundle:
 
     Raises BadInput if the folder was changed since, or if it lacks a script of this version.
     """
-    if not folder.is_dir():
+    if not (folder / PLAN_FILE).is_file():
         raise BadInput(
-            f"{folder} is missing", code=Code.RUN_NOT_RENDERED, hint="render the run again"
+            f"{folder} is missing or incomplete",
+            code=Code.RUN_NOT_RENDERED,
+            hint="render the run again",
         )
     paths = (p for p in sorted(folder.rglob("*")) if p.is_file())
     files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in paths}

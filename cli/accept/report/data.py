@@ -197,6 +197,11 @@ class Run:
         """Return the hosts that are bad themselves."""
         return self.verdict.accused
 
+    @property
+    def rank_noun(self) -> str:
+        """Return the noun for what a rank uses; without GPUs, that is nothing but the rank."""
+        return "GPU" if self.verdict.gpu_tested else "rank"
+
     @cached_property
     def inventories(self) -> Mapping[str, Inventory]:
         """Return the last inventory of each host, in the run's order."""

@@ -54,6 +54,7 @@ class Grid:
 class _Figure:
     title: str
     unit: str
+    noun: str
     #: Host and local rank -> its value, and its color.
     values: Mapping[tuple[str, int], float]
     tones: Mapping[tuple[str, int], Tone]
@@ -62,7 +63,7 @@ class _Figure:
     def text(self) -> str:
         values = f"{value_range([*self.values.values()])} {self.unit}"
         middle = median(self.values.values())
-        return f"{values}, median {number(middle)}, {count(len(self.values), 'GPU')}"
+        return f"{values}, median {number(middle)}, {count(len(self.values), self.noun)}"
 
     def deviates(self, hosts: tuple[str, ...]) -> bool:
         """Return True if a value is not normal, or missing although other nodes have it."""
@@ -124,7 +125,13 @@ def _rates(run: Run) -> Iterator[_Figure]:
         if not device.of_gpus or BETTER_BY_UNIT.get(device.unit) is Better.LOWER:
             continue
         tones = {at: _tone_of(run, device, at) for at in device.values}
-        yield _Figure(title=device.title, unit=device.unit, values=device.values, tones=tones)
+        yield _Figure(
+            title=device.title,
+            unit=device.unit,
+            noun=run.rank_noun,
+            values=device.values,
+            tones=tones,
+        )
 
 
 def _tone_of(run: Run, device: DeviceValues, at: tuple[str, int]) -> Tone:
@@ -152,4 +159,4 @@ def _levels(run: Run) -> Iterator[_Figure]:
                 at: Tone.LOW if is_unusual(value, usual, unit) else Tone.NORMAL
                 for at, value in levels.items()
             }
-            yield _Figure(title=title, unit=unit, values=levels, tones=tones)
+            yield _Figure(title=title, unit=unit, noun="GPU", values=levels, tones=tones)
