@@ -56,7 +56,7 @@ class _Outputs:
 def is_of_hosts(start: bytes, is_known: Callable[[bytes], bool]) -> bool:
     """Return True if a file with this beginning has outputs of hosts, one of them of a known kind.
 
-    `is_known` shows whether a file with a beginning is.
+    `is_known` returns True for the beginning of a file of a known kind.
     """
     outputs = _divided(lines_of([start[: start.rfind(b"\n") + 1]]))
     most = _MAX_OTHERS * sum(map(len, outputs.hosts.values()))
