@@ -116,6 +116,31 @@ def test_an_output_that_was_collected_from_hosts_accuses_the_same(
         assert together.verdict.state is not State.PASS
 
 
+@pytest.mark.parametrize(
+    ("stamp", "state"),
+    [("Mon Jan  5 00:00:00 2026", State.FAIL), ("Mon Jan 5 00:00:00 2026", State.FAIL),
+     ("5/1/26 0:00", State.INCONCLUSIVE)],
+)  # fmt: skip
+def test_an_xid_with_any_time_beside_good_logs_is_no_pass(
+    stamp: str, state: State, tmp_path: Path
+) -> None:
+    (tmp_path / "good.log").write_text(table_text())
+    (tmp_path / "dmesg.txt").write_text(
+        f"[{stamp}] NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.\n"
+    )
+    assert judged(tmp_path).verdict.state is state
+
+
+def test_a_problem_in_the_raw_logs_of_a_run_is_that_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "good.log").write_text(table_text())
+    host = judged(tmp_path).verdict.hosts[0]
+    problem = {"problem": "wrong-data", "message": "1 word differs", "check": "memory"}
+    (tmp_path / "60.log").write_text(f"ACCEPT {json.dumps(problem | {'host': host})}")
+    assert accused(judged(tmp_path)) == [(host, None, "wrong-data")]
+    (tmp_path / "60.log").write_text(f"ACCEPT {json.dumps(problem)}\n")
+    assert judged(tmp_path).verdict.state is State.INCONCLUSIVE
+
+
 #: Outputs of one node, with their commands.
 OUTPUTS = {
     "nvidia-smi": "nvidia-smi/summary.txt",

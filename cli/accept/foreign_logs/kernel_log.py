@@ -33,7 +33,7 @@ _ANY_MONTH = rb"[A-Za-z\x80-\xff]{3,8}\.?"
 _DAY = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _LEVEL = rb"[a-z0-9]{1,8} *: *[a-z]{1,8} *: *"
 _ISO = rb"\d{4}-\d\d-\d\d[T ]" + _CLOCK
-_CTIME = _DAY + rb" " + _MONTH + rb" [ \d]\d \d\d:\d\d:\d\d \d{4}"
+_CTIME = _DAY + rb" " + _MONTH + rb" {1,2}\d{1,2} \d\d:\d\d:\d\d \d{4}"
 _ZONE = rb"(?:Z|[+-]\d\d:?\d\d)"
 #: The beginnings of lines: `seconds` (or `micro`) is the time since boot, `stamp` a time of day,
 #: `delta` the time since the line before.

@@ -10,7 +10,7 @@ from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 
-from accept.core import nccl_tests, signs
+from accept.core import nccl_tests, record_protocol, signs
 from accept.core.by_key import by_key
 from accept.core.causes import Cause
 from accept.core.evidence import TABLES_BEGIN
@@ -66,6 +66,8 @@ _OF_HOSTS: tuple[tuple[Callable[[bytes], bool], _StateReader], ...] = (
     (tool_files.is_tool, tool_files.read),
     (state_text.is_state, state_text.read),
 )
+#: What a record with a problem contains, and the number of them that is read.
+_PROBLEM, _MOST_PROBLEMS = b'"problem"', 1000
 #: A file is text if this many bytes at its start contain no NUL.
 _START = 1 << 16
 #: First bytes of zstd, 7-Zip, RAR and lz4.
@@ -139,6 +141,8 @@ class Read:
     launcher_only: bool = False
     #: Why the job failed; None: the log shows no failure.
     answer: Answer | None = None
+    #: What a program of a run reports, if no table has rows.
+    reported: tuple[Problem, ...] = ()
     #: The last line that is not empty, if no table has rows.
     last: str = ""
     #: What it shows of the state of hosts, if it is such a file and no log.
@@ -162,7 +166,7 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
         return Read(file=name, no_log=NoLog.PACKED)
     if b"\0" in start[:_START]:
         return Read(file=name, no_log=NoLog.BINARY)
-    finder, end = signs.Finder(signs.catalog()), _End()
+    finder, end, records = signs.Finder(signs.catalog()), _End(), _Records()
     if start.startswith(TABLES_BEGIN.encode()):
         return Read(file=name, no_log=NoLog.COPIES)
     if OWN.match(start):
@@ -179,7 +183,7 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     else:
         path = Path(name)
         log = parse(
-            finder.watch(end.watch(whole)),
+            finder.watch(end.watch(records.watch(whole))),
             collective=collective,
             names=(path.name, path.parent.name),
         )
@@ -187,10 +191,11 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
     answer = answer_of(name, log, found)
     last = "" if any(table.rows for table in log.tables) else end.last
     log = replace(log, problems=decided(log.problems, found))
-    launch = decided(launch_problems(found), found)
+    launch = (*decided(launch_problems(found), found), *records.problems)
     if not log.tables:
         no_log = NoLog.NO_TABLE if start.strip() else NoLog.EMPTY
-        return replace(_without_tables(name, log, launch, found, no_log), answer=answer, last=last)
+        without = _without_tables(name, log, launch, found, no_log)
+        return replace(without, answer=answer, last=last, reported=records.problems)
     if len(log.tables) == 1:
         log, launch = replace(log, problems=(*launch, *log.problems)), ()
     return Read(
@@ -201,6 +206,38 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
         answer=answer,
         last=last,
     )
+
+
+class _Records:
+    """Keeps the problems that the programs of a run report, for its raw logs without its records.
+
+    A rank that found wrong data ends with exit code 0, so nothing else in its log shows that.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._lines: list[bytes] = []
+
+    def watch(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass blocks on."""
+        for block in blocks:
+            self._add(block)
+            yield block
+        self._add(b"\n")
+
+    def _add(self, block: bytes) -> None:
+        text = self._rest + block
+        end = text.rfind(b"\n") + 1
+        if _PROBLEM in text[:end]:
+            self._lines += (line for line in text[:end].split(b"\n") if _PROBLEM in line)
+            del self._lines[_MOST_PROBLEMS:]
+        self._rest = text[end:][: record_protocol.MAX_LINE]
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Return the problems, without those of checks that did not run."""
+        found = record_protocol.parse(self._lines).problems
+        return tuple(problem for problem in found if not problem.cause.row.not_tested)
 
 
 def _reader_of(start: bytes) -> _StateReader | None:

@@ -312,7 +312,7 @@ def _hosts_record(logs: Logs, hosts: tuple[str, ...], machine: PlannedMachine) -
             )
             for host, names in gpus.items()
         ),
-        problems=(*_unexpected_devices(logs, machine), *_failed_jobs(logs.failed_jobs)),
+        problems=(*_unexpected_devices(logs, machine), *_failed_jobs(logs)),
     )
 
 
@@ -321,11 +321,22 @@ def _address(buses: Collection[str]) -> str:
     return next(iter(buses)) if len(buses) == 1 and ":" in next(iter(buses)) else ""
 
 
-def _failed_jobs(logs: Sequence[Read]) -> Iterator[Problem]:
-    """Yield one problem for each reason for which jobs failed that show no output of nccl-tests."""
+def _failed_jobs(logs: Logs) -> Iterator[Problem]:
+    """Yield one problem for each reason for which jobs failed that show no output of nccl-tests.
+
+    What the programs of a run report of hosts of the logs is as it is in the run.
+    """
+    known = {
+        log.file: log.reported
+        for log in logs.failed_jobs
+        if log.reported and {problem.host for problem in log.reported} <= {*logs.hosts}
+    }
+    for problems in known.values():
+        yield from (replace(problem, check=None) for problem in problems)
     files = by_key(
         (log.answer.means if log.answer else log.problems[0].message, plain(log.file, 200))
-        for log in logs
+        for log in logs.failed_jobs
+        if log.file not in known
     )
     for means, names in files.items():
         yield Problem(cause=Cause.JOB_FAILED, message=f"{shortened(names, 3)}: {means}")
