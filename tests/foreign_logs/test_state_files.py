@@ -121,7 +121,7 @@ def test_an_output_that_was_collected_from_hosts_accuses_the_same(
     [("Mon Jan  5 00:00:00 2026", State.FAIL), ("Mon Jan 5 00:00:00 2026", State.FAIL),
      ("5/1/26 0:00", State.INCONCLUSIVE)],
 )  # fmt: skip
-def test_an_xid_with_any_time_beside_good_logs_is_no_pass(
+def test_an_xid_with_any_time_beside_good_logs_prevents_a_pass(
     stamp: str, state: State, tmp_path: Path
 ) -> None:
     (tmp_path / "good.log").write_text(table_text())
