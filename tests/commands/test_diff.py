@@ -19,6 +19,7 @@ from tests.factories.verdicts import hosts_record, measured, record, step
 
 from accept.commands.diff import Diff, compare, text_of
 from accept.commands.judged import Judged
+from accept.core.errors import BadInput
 from accept.core.records import Metric
 from accept.core.serde import dump, read
 from accept.core.text import number
@@ -63,6 +64,26 @@ class TestNoise:
         assert not compared(log("a", 100, 1), log("b", 97, 1))["regression"]
         assert compared(log("c", 100, 8), log("d", 97, 8))["regression"]
         assert compared(log("a", 100, 1), log("e", 90, 1))["regression"]
+
+
+@pytest.mark.parametrize("with_disk", [False, True])
+def test_checks_of_single_gpus_are_named_as_not_compared(*, with_disk: bool) -> None:
+    steps = step("gemm"), step("disk", number=20)
+    metrics = (
+        Metric(check="gemm", name="bf16", value=700.0, unit="TFLOP/s", host=EIGHT[0], rank=0),
+        Metric(check="disk", name="wait", value=5.0, unit="us"),
+    )
+    records = [record(of, EIGHT, one) for of, one in zip(steps, metrics, strict=True)]
+    plan, kept = gpu_plan(*steps), (hosts_record(EIGHT), *records[: 1 + with_disk])
+    run = Judged(verdict=judged(plan, *kept), plan=plan, records=kept)
+    if with_disk:
+        assert "Not compared: results of single GPUs or NICs (gemm)" in text_of(
+            compare("a", run, "b", run)
+        )
+    else:
+        with pytest.raises(BadInput) as error:
+            compare("a", run, "b", run)
+        assert "(gemm)" in error.value.hint
 
 
 def test_pings_are_not_compared_and_a_longer_time_is_a_factor() -> None:

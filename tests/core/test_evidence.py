@@ -124,6 +124,19 @@ class TestChecksums:
             "plan.json was modified (SHA-256 differs)",
         )
 
+    def test_a_file_that_may_not_be_read_was_not_changed(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # A mode does not keep root out.
+        def refuse(path: Path) -> str:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        monkeypatch.setattr(evidence, "_sha256", refuse)
+        with pytest.raises(BadEvidence, match="Permission denied") as error:
+            evidence.check_checksums(folder)
+        assert error.value.code is Code.EVIDENCE_UNREADABLE
+        assert "owner and mode" in error.value.hint
+
     def test_a_file_that_is_listed_twice_is_an_error(self, folder: Path) -> None:
         listed = (folder / evidence.CHECKSUMS).read_text()
         (folder / evidence.CHECKSUMS).write_text(f"{'0' * 64}{listed[64:]}{listed}")

@@ -157,6 +157,8 @@ class Diff:
     #: `changes` has these.
     accused: tuple[Suspect, ...]
     not_measured: tuple[NotMeasured, ...]
+    #: Checks of A or B that measured single GPUs or NICs only, which are not compared.
+    not_compared: tuple[str, ...]
     hosts_only_in_a: tuple[str, ...]
     only_in_a: tuple[Kind, ...]
     only_in_b: tuple[Kind, ...]
@@ -348,12 +350,18 @@ def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
     """Return what changed from A to B. Raises BadInput if they have no measurement in common."""
     kinds_a, kinds_b = (kinds(judged.figures) for judged in (a, b))
     common = changes(kinds_a, kinds_b)
+    compared_checks = {kind.check for kind in (*kinds_a, *kinds_b)}
+    not_compared = tuple(sorted(_of_single_devices((*a.records, *b.records)) - compared_checks))
     if not common:
+        hint = "compare runs of the same checks, sizes and numbers of nodes"
+        if not_compared:
+            names = ", ".join(not_compared)
+            hint = f"results of single GPUs or NICs are not compared ({names}); {hint}"
         raise BadInput(
             f"{plain(path_a, 100)} and {plain(path_b, 100)} measured nothing in common: "
             f"{_first_names(kinds_a)}, and {_first_names(kinds_b)}",
             code=Code.DIFF_NOTHING_IN_COMMON,
-            hint="compare runs of the same checks, sizes and numbers of nodes",
+            hint=hint,
         )
     known_failures, all_failures = (failures(judged) for judged in (a, b))
     known_suspects = {(s.part, s.cause) for s in a.verdict.suspects}
@@ -396,10 +404,17 @@ def compare(path_a: str, a: Judged, path_b: str, b: Judged) -> Diff:
         failed=failed,
         accused=accused,
         not_measured=not_measured,
+        not_compared=not_compared,
         hosts_only_in_a=tuple(host for host in a.verdict.hosts if host not in hosts_b),
         only_in_a=tuple(kind for kind in kinds_a if kind not in kinds_b),
         only_in_b=tuple(kind for kind in kinds_b if kind not in kinds_a),
     )
+
+
+def _of_single_devices(records: Iterable[Record]) -> set[str]:
+    """Return the checks that measured single GPUs or NICs, as `figures` leaves these out."""
+    metrics = (metric for record in records for metric in record.metrics)
+    return {one.check for one in metrics if one.rank is not None or one.nic is not None}
 
 
 def _first_names(measured: Iterable[Kind]) -> str:
@@ -463,6 +478,10 @@ def text_of(diff: Diff) -> str:
         more = len(found) - _MAX_LINES
         lines += [f"  … and {more} more: see --json"] if more > 0 else []
     lines.append(f"Unchanged within noise: {unchanged} of {count(len(diff.changes), 'figure')}")
+    if diff.not_compared:
+        lines.append(
+            f"Not compared: results of single GPUs or NICs ({', '.join(diff.not_compared)})"
+        )
     if diff.hosts_only_in_a:
         lines.append(f"Nodes only in A: {plain(host_list(diff.hosts_only_in_a), 300)}")
     return "\n".join(lines)

@@ -437,7 +437,10 @@ def root_hash(folder: Path) -> str:
 
 
 def check_checksums(folder: Path) -> tuple[str, ...]:
-    """Return one sentence for each missing, modified or unlisted file; none if all are intact."""
+    """Return one sentence for each missing, modified or unlisted file; none if all are intact.
+
+    Raises BadEvidence for a file that this user may not read.
+    """
     if not (folder / CHECKSUMS).is_file():
         return (f"{CHECKSUMS} is missing: the evidence was never finished",)
     lines = [line.partition("  ") for line in read_text(folder / CHECKSUMS).splitlines()]
@@ -459,6 +462,8 @@ def check_checksums(folder: Path) -> tuple[str, ...]:
                 errors.append(f"{shown} is not in {CHECKSUMS}")
             elif _sha256(path) != listed[name]:
                 errors.append(f"{shown} was modified (SHA-256 differs)")
+        except PermissionError as error:
+            raise _unreadable(path, error) from error
         except OSError as error:
             errors.append(f"{shown} cannot be read: {error.strerror}")
     missing = (f"{plain(name, 200)} is missing" for name in listed if name not in present)
@@ -648,10 +653,12 @@ def read_text(path: Path) -> str:
 
 def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> BadEvidence:
     reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    is_forbidden = isinstance(error, PermissionError)
+    first = "check owner and mode of that file" if is_forbidden else "collect the run again"
     return BadEvidence(
         f"{path}: {reason}",
         code=Code.EVIDENCE_UNREADABLE,
-        hint="collect the run again, or name another folder",
+        hint=f"{first}, or name another folder",
     )
 
 

@@ -686,6 +686,16 @@ def test_wrong_elements_are_counted_if_all_were_checked(
     assert {p.check for p in log.problems} <= {only(log).check}
 
 
+@pytest.mark.parametrize(
+    ("out", "inp", "end"),
+    [("7", "12", ", at 1048576 B (in-place)"), ("12", "7", ""), ("7", "7", "")],
+)
+def test_the_most_wrong_elements_are_named_with_their_place(out: str, inp: str, end: str) -> None:
+    (problem,) = of(marked("all_reduce", out, inp, bounds="4 FAILED")).problems
+    assert "first at 1048576 B (out-of-place)" in problem.message
+    assert problem.message.endswith(f"elements are wrong in the worst of them{end}")
+
+
 def test_metrics_are_one_per_size_and_placement() -> None:
     found = metrics(of(CLEAN))
     busbw = [m for m in found if m.name == "busbw"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
+from operator import itemgetter
 
 from accept.core.causes import Cause
 from accept.core.nccl_tests.lines import Device, Row, Side
@@ -401,8 +402,9 @@ class TableBuilder:
             yield Cause.NO_MEASUREMENT, message
         if wrong:
             text = f"{len(wrong)} of {_count(results, 'result')} wrong, first at {wrong[0][1]}"
-            most = max(wrong)[0]
-            elements = f"{_count(most, 'element')} wrong in the worst of them"
+            most, worst = max(wrong, key=itemgetter(0))
+            place = "" if worst == wrong[0][1] else f", at {worst}"
+            elements = f"{_count(most, 'element')} wrong in the worst of them{place}"
             yield Cause.WRONG_DATA, f"{text}; {elements}"
         elif self.bounds:
             yield Cause.WRONG_DATA, f"the footer reports {self.bounds} values out of bounds"
