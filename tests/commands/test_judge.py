@@ -229,6 +229,12 @@ class TestInterrupted:
         assert accept("report", cancelled).code == 0
         assert accept("judge", cancelled, "--json") == before
 
+    def test_run_lasts_until_its_end_is_recorded(self, cancelled: Path) -> None:
+        start = json.loads(accept("judge", cancelled, "--json").out)["start"]
+        evidence.write_run_end(cancelled, "the run was cancelled", start + 9000)
+        evidence.write_checksums(cancelled)
+        assert json.loads(accept("judge", cancelled, "--json").out)["end"] == start + 9000
+
     def test_run_end_that_is_a_link_is_refused(self, cancelled: Path, folder: Path) -> None:
         (cancelled / evidence.RUN_END).unlink()
         evidence.write_checksums(cancelled)

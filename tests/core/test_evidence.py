@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 READERS: dict[str, Callable[[Path], object]] = {
     evidence.PLAN: evidence.read_plan,
     evidence.RECORDS: lambda folder: tuple(evidence.read_records(folder)),
-    evidence.RUN_END: evidence.read_interruption,
+    evidence.RUN_END: evidence.read_run_end,
     evidence.VERDICT: evidence.read_verdict,
 }
 

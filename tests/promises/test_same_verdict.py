@@ -15,7 +15,7 @@ from tests.factories.verdicts import step as step_of
 from tests.promises.pool import Kind, PooledRun, runs
 
 from accept.commands.judged import GivenBounds, Judged, _judged, judge_path, judge_paths
-from accept.core.evidence import CHECKSUMS, RECORDS, log_path, write_checksums
+from accept.core.evidence import CHECKSUMS, RECORDS, RunEnd, log_path, write_checksums
 from accept.core.plan import Plan
 from accept.core.records import Record
 from accept.core.verdict import Verdict
@@ -40,7 +40,8 @@ def verdicts(run: PooledRun, folder: Path) -> list[Verdict]:
 def rejudged(one: Judged, plan: Plan, records: tuple[Record, ...]) -> Verdict:
     """Judge a run again, with another plan or other records."""
     verdict = one.verdict
-    _, again = _judged(plan, records, (), verdict.attempt, verdict.interruption)
+    end = RunEnd(schema=1, interruption=verdict.interruption, end=verdict.end)
+    _, again = _judged(plan, records, (), verdict.attempt, end)
     return again
 
 

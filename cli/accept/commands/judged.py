@@ -45,12 +45,16 @@ def is_reference(row: Row) -> bool:
     return spec is not None and spec.baseline and not row.ranks and (row.value or 0.0) > 0
 
 
+#: Logs of others do not show an interruption.
+_NO_END = evidence.RunEnd(schema=1, interruption="")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedEvidence(Claims):
     """The evidence of a run. Raw logs, if there are any, were parsed again for the records."""
 
-    #: Why the run ended early; empty: it did not.
-    interruption: str
+    #: When the run ended, and why if it ended early.
+    end: evidence.RunEnd
     #: Name of the evidence for people: PATH, or ARCHIVE:FOLDER.
     source: str = ""
     #: Number of other files beside it that may be logs.
@@ -174,7 +178,8 @@ def _of_log(
 ) -> LoadedEvidence:
     plan, records, verdict = evidence.unpack(evidence.lines_of(blocks), source)
     claims = Claims(plan=plan, records=records, attempt=verdict.attempt, folder=folder)
-    return _loaded(claims, keys, verdict.interruption)
+    end = evidence.RunEnd(schema=1, interruption=verdict.interruption, end=verdict.end)
+    return _loaded(claims, keys, end)
 
 
 def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
@@ -187,10 +192,11 @@ def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
             return _of_log(blocks, str(console), keys, folder)
     claims = order.claims_of(folder)
     if (folder / evidence.CHECKSUMS).is_file():
-        interruption = evidence.read_interruption(folder)
+        end = evidence.read_run_end(folder)
     else:
-        interruption = "the coordinator never finished: the evidence has no checksums"
-    loaded = _loaded(claims, keys, interruption)
+        reason = "the coordinator never finished: the evidence has no checksums"
+        end = evidence.RunEnd(schema=1, interruption=reason)
+    loaded = _loaded(claims, keys, end)
     tools = {step.id: step.tool for step in loaded.plan.steps}
     version = loaded.plan.version
     return replace(
@@ -202,11 +208,11 @@ def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
     )
 
 
-def _loaded(claims: Claims, keys: Sequence[PublicKey], interruption: str) -> LoadedEvidence:
+def _loaded(claims: Claims, keys: Sequence[PublicKey], end: evidence.RunEnd) -> LoadedEvidence:
     match = order.matches_order(claims, keys)
     return LoadedEvidence(
         **vars(replace(claims, plan=match.plan)),
-        interruption=interruption,
+        end=end,
         verified=match.verified,
     )
 
@@ -371,7 +377,7 @@ def _judge_run(loaded: LoadedEvidence, expect: Sequence[str], machine: Machine |
             references=references,
             supported=supported(machine),
         )
-    plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.interruption)
+    plan, verdict = _judged(plan, loaded.records, expect, loaded.attempt, loaded.end)
     others = f"{count(loaded.others, 'other file')} beside the evidence: not judged"
     return Judged(
         verdict=replace(verdict, verified=loaded.verified.outcome),
@@ -394,7 +400,7 @@ def _judge_logs(
     name = collective.replace("-", "_") if collective else None
     logs = to_run.load(paths, machine, limits, collective=name)
     attempt = next(iter(paths)).resolve().name if len(paths) == 1 else f"{len(paths)} paths"
-    plan, verdict = _judged(logs.plan, logs.records, expect, attempt, "")
+    plan, verdict = _judged(logs.plan, logs.records, expect, attempt, _NO_END)
     return Judged(
         **vars(replace(logs, plan=plan)),
         verdict=verdict,
@@ -404,7 +410,11 @@ def _judge_logs(
 
 
 def _judged(
-    plan: Plan, records: tuple[Record, ...], expect: Sequence[str], attempt: str, interruption: str
+    plan: Plan,
+    records: tuple[Record, ...],
+    expect: Sequence[str],
+    attempt: str,
+    end: evidence.RunEnd,
 ) -> tuple[Plan, Verdict]:
     try:
         own = planned_checks(plan)
@@ -418,7 +428,14 @@ def _judged(
         references=(*expectations, *plan.references),
         skipped=tuple(one for one in plan.skipped if one.check not in expected),
     )
-    verdict = judge(plan, records, checks=REGISTRY, attempt=attempt, interruption=interruption)
+    verdict = judge(
+        plan,
+        records,
+        checks=REGISTRY,
+        attempt=attempt,
+        interruption=end.interruption,
+        end=end.end,
+    )
     return plan, replace(verdict, version=__version__)
 
 

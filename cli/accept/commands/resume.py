@@ -52,7 +52,7 @@ def prepare_resumed(
         )
     loaded = next(load(str(folder / rundir.EVIDENCE), Limits(), terminal.progress))
     steps = finished_steps(loaded.records, run.plan, begun(folder / rundir.EVIDENCE))
-    is_over = not loaded.interruption and loaded.folder is not None
+    is_over = not loaded.end.interruption and loaded.folder is not None
     if not steps or is_over:
         raise BadInput(
             f"{folder.name} has finished {'all steps' if is_over else 'no step'}",

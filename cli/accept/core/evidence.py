@@ -98,6 +98,8 @@ class RunEnd:
     schema: int
     #: Reason for the interruption; empty if the run was not interrupted.
     interruption: str
+    #: Time of the end, in seconds since 1970; 0: unknown.
+    end: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +194,10 @@ def plan_hash(plan: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def write_run_end(folder: Path, interruption: str) -> None:
-    """Record why the run was interrupted; an empty reason means that it was not."""
-    end = RunEnd(schema=SCHEMA, interruption=interruption)
-    write(folder / RUN_END, to_json(end) + "\n")
+def write_run_end(folder: Path, interruption: str, end: float = 0.0) -> None:
+    """Record when and why the run was interrupted; an empty reason means that it was not."""
+    run_end = RunEnd(schema=SCHEMA, interruption=interruption, end=end)
+    write(folder / RUN_END, to_json(run_end) + "\n")
 
 
 def write_step(folder: Path, number: int, steps: int) -> None:
@@ -234,7 +236,7 @@ The verdict follows from these files alone. Judging reads every figure from the 
 {LOGS + "/":<21} the raw output of each execution: a list is in {LOGS}/{LOG_INDEX}
 {COLLECTORS + "/":<21} output of the site's collectors on suspects, if it has any
 {STEP:<21} the step that began last
-{RUN_END:<21} why the run was interrupted; empty if it was not
+{RUN_END:<21} when the run ended, and why if it was interrupted
 {CONSOLE:<21} the output of the coordinator
 {CHECKSUMS:<21} the checksums of all files except those of the next lines and the console
 {VERDICT:<21} the verdict, for programs
@@ -291,10 +293,10 @@ def read_verdict(folder: Path) -> StoredVerdict:
     return _parse(StoredVerdict, read_text(path), str(path))
 
 
-def read_interruption(folder: Path) -> str:
-    """Return the reason why the run was interrupted; "" if it was not. Raises BadEvidence."""
+def read_run_end(folder: Path) -> RunEnd:
+    """Return when the run ended, and why if it was interrupted. Raises BadEvidence."""
     path = folder / RUN_END
-    return _parse(RunEnd, read_text(path), str(path)).interruption
+    return _parse(RunEnd, read_text(path), str(path))
 
 
 def read_records(folder: Path) -> Iterator[Record]:

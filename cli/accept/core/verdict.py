@@ -371,7 +371,7 @@ class Verdict:
     kept: tuple[KeptSteps, ...] = ()
     #: Description of the judged logs, if they are not from a run of `accept`.
     origin: str = ""
-    #: Start and end of the run, from its records; 0: unknown.
+    #: Start and end of the run; 0: unknown.
     start: float = 0.0
     end: float = 0.0
     #: GPUs that the nodes reported.

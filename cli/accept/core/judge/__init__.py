@@ -52,11 +52,13 @@ def judge(
     checks: Checks,
     attempt: str,
     interruption: str = "",
+    end: float = 0.0,
 ) -> Verdict:
     """Return the verdict on a run, from its plan and records alone. Never raises.
 
     A check that is not in `checks` was not tested. `interruption` is the reason why the run
-    ended early; empty if it did not.
+    ended early; empty if it did not. `end` is the time at which an interrupted run ended, because
+    its records end with the last execution that finished; 0: unknown.
     """
     plan = _without_needless(_until_failure(plan, records, checks), records, checks)
     found, evidences = gathered(plan, records, checks=checks, interruption=interruption)
@@ -98,6 +100,7 @@ def judge(
     exit_code = worst_exit((EXITS[state], *([Exit.INTERRUPTED] if interruption else [])))
     if plan.injected and exit_code is Exit.PASS:
         exit_code = Exit.INCONCLUSIVE
+    ends = [*(record.end for record in records), *([end] if interruption and records else [])]
     verdict = Verdict(
         schema=SCHEMA,
         rules=RULES,
@@ -125,7 +128,7 @@ def judge(
         not_run=tuple(skip for skip in plan.skipped if skip.cause is Cause.DESELECTED),
         interruption=interruption,
         start=min((r.start for r in records if 0 < r.start < _LATEST), default=0.0),
-        end=max((r.end for r in records if 0 < r.end < _LATEST), default=0.0),
+        end=max((one for one in ends if 0 < one < _LATEST), default=0.0),
         gpus=sum(len(i.gpus) for i in inventories.values()),
         ranges=tuple(one for evidence in evidences.values() for one in ranges(evidence)),
         scaling=tuple(one for evidence in evidences.values() for one in scaling(evidence)),

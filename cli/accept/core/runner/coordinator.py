@@ -209,9 +209,15 @@ def _conclude(state: Run, launch: Launch, abort_reason: str) -> int:
     The verdict follows the packed evidence, so that the log ends with it. If there is a bucket,
     this only goes to a file, which is printed if the upload to the bucket fails.
     """
-    evidence.write_run_end(state.evidence, abort_reason)
+    end = now()
+    evidence.write_run_end(state.evidence, abort_reason, end)
     verdict = judge(
-        state.plan, state.records, checks=REGISTRY, attempt=state.attempt, interruption=abort_reason
+        state.plan,
+        state.records,
+        checks=REGISTRY,
+        attempt=state.attempt,
+        interruption=abort_reason,
+        end=end,
     )
     write_judgement(state.evidence, state.plan, verdict, state.records)
     write_result_files(state.evidence, state.plan, state.attempt, state.records)
