@@ -141,6 +141,23 @@ def test_a_problem_in_the_raw_logs_of_a_run_is_that_of_the_run(tmp_path: Path) -
     assert judged(tmp_path).verdict.state is State.INCONCLUSIVE
 
 
+@pytest.mark.parametrize("is_xid", [True, False])
+def test_an_error_below_a_complete_table_is_shown_and_one_of_the_kernel_prevents_a_pass(
+    tmp_path: Path, *, is_xid: bool
+) -> None:
+    xid = "NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus."
+    line = xid if is_xid else "n1:7:9 [3] NCCL WARN Cuda failure 'unspecified launch failure'"
+    log = tmp_path / "good.log"
+    log.write_text(table_text())
+    alone = judged(log, expect=["all-reduce@8M>=1"]).verdict.state
+    log.write_text(f"{table_text()}{line}\n")
+    one = judged(log, expect=["all-reduce@8M>=1"])
+    assert line in texts(one)
+    assert (alone, one.verdict.state) == (
+        State.PASS, State.INCONCLUSIVE if is_xid else State.PASS,
+    )  # fmt: skip
+
+
 #: Outputs of one node, with their commands.
 OUTPUTS = {
     "nvidia-smi": "nvidia-smi/summary.txt",

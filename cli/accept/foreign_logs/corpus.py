@@ -29,7 +29,7 @@ _UNDERSTOOD = (
     "dcgmi diag, perftest, fio, HPL, nvbandwidth, amd-smi"
 )
 #: Causes that the kernel reports.
-_OF_KERNEL = (Cause.GPU_XID, Cause.GPU_LOST, Cause.KERNEL_CRASHED)
+OF_KERNEL = (Cause.GPU_XID, Cause.GPU_LOST, Cause.KERNEL_CRASHED)
 #: Beginnings of the names of files and folders that describe a host, not a launch. Such a file is
 #: a log only if it contains results; without results it is not a log that ended early.
 _CONTEXT = re.compile(
@@ -150,7 +150,7 @@ def gather(paths: Mapping[Path, str], limits: Limits, *, collective: str | None 
         log = file.log
         of_others = (NoLog.OTHER_KIND, NoLog.COPIES, NoLog.VERDICT)
         # A kernel log in an unknown form still shows what the kernel reports of a GPU.
-        is_kernel = any(problem.cause in _OF_KERNEL for problem in log.problems)
+        is_kernel = any(problem.cause in OF_KERNEL for problem in log.problems)
         is_other = (file.is_context and not is_kernel) or log.no_log in of_others
         is_empty = log.no_log is NoLog.EMPTY
         if names.fits(log.file, empty=is_empty) and not is_other:

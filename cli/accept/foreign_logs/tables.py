@@ -141,6 +141,8 @@ class Read:
     launcher_only: bool = False
     #: Why the job failed; None: the log shows no failure.
     answer: Answer | None = None
+    #: An error beside complete tables.
+    error: Problem | None = None
     #: What a program of a run reports, if no table has rows.
     reported: tuple[Problem, ...] = ()
     #: The last line that is not empty, if no table has rows.
@@ -196,12 +198,15 @@ def read(name: str, blocks: Iterable[bytes], *, collective: str | None = None) -
         no_log = NoLog.NO_TABLE if start.strip() else NoLog.EMPTY
         without = _without_tables(name, log, launch, found, no_log)
         return replace(without, answer=answer, last=last, reported=records.problems)
+    cause = next((match for match in found if match.sign.shows_cause), None)
+    error = cause.problem() if cause and not (launch or log.problems) else None
     if len(log.tables) == 1:
         log, launch = replace(log, problems=(*launch, *log.problems)), ()
     return Read(
         file=name,
         tables=tuple(_tables(name, log)),
         problems=launch,
+        error=error,
         json=json,
         answer=answer,
         last=last,

@@ -30,7 +30,7 @@ from accept.core.signs import SignOwner, catalog
 from accept.core.text import count, format_size, host_list, plain, shortened
 from accept.evidence.untrusted import Limits
 from accept.foreign_logs.answer import Answer
-from accept.foreign_logs.corpus import UNKNOWN, Logs, Population, gather, populations
+from accept.foreign_logs.corpus import OF_KERNEL, UNKNOWN, Logs, Population, gather, populations
 from accept.foreign_logs.fill_gaps import completed
 from accept.foreign_logs.host_state import OF_FIGURES, by_host, with_figures, with_states
 from accept.foreign_logs.hosts import natural
@@ -89,6 +89,12 @@ def load(
         notes = [*shown.answer.sentences, *notes]
     notes += filter(None, [_device_differences(logs)])
     notes += _remarks(executions, machine)
+    notes += (
+        f"{plain(log.file, 200)}: its tables are complete, and it has an error beside them, which "
+        f"is not judged: {log.error.message}"
+        for log in logs.read
+        if log.error and log.error.cause not in OF_KERNEL
+    )
     bounds = (*floors.bounds(machine), *expected, *_bounds_of_tools(logs, machine))
     metric_names = {bound.metric for bound in bounds}
     plan, records, unjudged = _plan_and_records(logs, executions, machine.planned(), metric_names)
@@ -324,20 +330,21 @@ def _address(buses: Collection[str]) -> str:
 def _failed_jobs(logs: Logs) -> Iterator[Problem]:
     """Yield one problem for each reason for which jobs failed that show no output of nccl-tests.
 
-    What the programs of a run report of hosts of the logs is as it is in the run.
+    What the programs of a run report of hosts of the logs is as it is in the run. An error of the
+    kernel counts beside complete tables, too.
     """
-    known = {
-        log.file: log.reported
-        for log in logs.failed_jobs
-        if log.reported and {problem.host for problem in log.reported} <= {*logs.hosts}
-    }
-    for problems in known.values():
-        yield from (replace(problem, check=None) for problem in problems)
-    files = by_key(
-        (log.answer.means if log.answer else log.problems[0].message, plain(log.file, 200))
-        for log in logs.failed_jobs
-        if log.file not in known
+    reasons: list[tuple[str, str]] = []
+    for log in logs.failed_jobs:
+        if log.reported and {problem.host for problem in log.reported} <= {*logs.hosts}:
+            yield from (replace(problem, check=None) for problem in log.reported)
+        else:
+            reasons.append((log.answer.means if log.answer else log.problems[0].message, log.file))
+    reasons += (
+        (log.error.message, log.file)
+        for log in logs.read
+        if log.error and log.error.cause in OF_KERNEL
     )
+    files = by_key((means, plain(file, 200)) for means, file in reasons)
     for means, names in files.items():
         yield Problem(cause=Cause.JOB_FAILED, message=f"{shortened(names, 3)}: {means}")
 
