@@ -78,7 +78,12 @@ def _with_good_hosts(run: PooledRun | int) -> tuple[Judged, str]:
 def _again(judged: Judged, plan: Plan, records: Sequence[Record]) -> Verdict:
     before = judged.verdict
     verdict = judge(
-        plan, records, checks=REGISTRY, attempt=before.attempt, interruption=before.interruption
+        plan,
+        records,
+        checks=REGISTRY,
+        attempt=before.attempt,
+        interruption=before.interruption,
+        end=before.end,
     )
     # Who vouches for the evidence is not the judge's.
     return replace(verdict, version=before.version, verified=before.verified)
