@@ -33,7 +33,7 @@ TESTS = {
 #: Statistics over simulated clusters, and measurements of memory, take too long for each mutant.
 _SLOW = ("tests/core/judge/test_simulated.py", "tests/foreign_logs/test_injected_faults.py")
 #: The threads of obstore, the client of buckets, do not survive the fork of a mutant.
-_NOT_FORKED = "evidence/bucket"
+_BUCKET, _OF_BUCKET = "src/accept/evidence/bucket.py", "tests/evidence/test_bucket.py"
 _SLOW_NAMES = "not memory_does_not_grow and not bounded_memory"
 
 
@@ -53,13 +53,11 @@ def copy(commit: str, package: str) -> Path:
         (place / "cli").symlink_to("src")
     options = ["-p", "no:cacheprovider", "--hypothesis-profile", "few"]
     options += ["-m", "not real and not cluster", "-k", _SLOW_NAMES]
-    options += [
-        f"--ignore={path}" for path in (*_SLOW, f"tests/{_NOT_FORKED.replace('/', '/test_')}.py")
-    ]
+    options += [f"--ignore={path}" for path in (*_SLOW, _OF_BUCKET)]
     with (folder / "pyproject.toml").open("a") as stream:
         stream.write(
             f"\n[tool.mutmut]\nsource_paths = ['src']\nonly_mutate = ['src/accept/{package}/*']\n"
-            f"do_not_mutate = ['src/accept/{_NOT_FORKED}.py']\n"
+            f"do_not_mutate = ['{_BUCKET}']\n"
             f"also_copy = {also}\npytest_add_cli_args = {options}\n"
             f"pytest_add_cli_args_test_selection = {TESTS[package].split()}\n"
             "timeout_multiplier = 4.0\ntimeout_constant = 30.0\ntrack_dependencies = false\n"

@@ -82,8 +82,6 @@ _EVENTS: list[tuple[str, re.Pattern[bytes], int | None]] = [
 #: Maximum number of events that are reported, the newest ones. Of equal events only the newest is,
 #: so that a flood of one cannot hide another.
 EVENTS = 64
-#: What equal events have in common.
-_SAME = ("kind", "pci", "code", "fatal", "words")
 #: A line of `/dev/kmsg`: priority, number, microseconds since the boot; of `dmesg`: seconds. Lines
 #: of `dmesg` that start with blanks continue the message.
 _LINE = re.compile(
@@ -224,11 +222,16 @@ def read_messages(text: bytes) -> dict[str, Any]:
         for kind, pattern, code in _EVENTS:
             if found := pattern.search(entry[3]):
                 event = _event(at, kind, found.groupdict(), code)
-                key = tuple(event.get(name) for name in _SAME)
+                key = identity(event)
                 events.pop(key, None)
                 events[key] = event
                 break
     return {"first": first or 0.0, "last": last, "events": list(events.values())[-EVENTS:]}
+
+
+def identity(event: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what equal events have in common."""
+    return tuple(event.get(name) for name in ("kind", "pci", "code", "fatal", "words"))
 
 
 def _event(

@@ -43,7 +43,8 @@ def test_the_file_for_the_nodes_is_made_from_the_rows() -> None:
 
 def test_the_example_of_a_kernel_event_shows_that_event() -> None:
     for name, row in EVENTS.items():
-        (event,) = kernel_log._read_messages()(f"[   12.345678] {row.example}".encode())["events"]
+        line = f"[   12.345678] {row.example}".encode()
+        (event,) = kernel_log._program().read_messages(line)["events"]
         first = next(n for n, o in EVENTS.items() if re.search(o.expanded, row.example))
         assert (first, event["kind"]) == (name, row.kind)
 

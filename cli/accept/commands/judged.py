@@ -25,7 +25,7 @@ from accept.core.error_codes import Code
 from accept.core.errors import BadEvidence, BadInput
 from accept.core.judge import judge
 from accept.core.judge.summary import tolerated
-from accept.core.plan import BoundKind, Plan, Tool
+from accept.core.plan import SCHEMA, BoundKind, Plan, Tool
 from accept.core.records import Record
 from accept.core.safe_read import BLOCK, is_file, open_regular
 from accept.core.serde import Invalid, dump
@@ -46,7 +46,7 @@ def is_reference(row: Row) -> bool:
 
 
 #: Logs of others do not show an interruption.
-_NO_END = evidence.RunEnd(schema=1, interruption="")
+_NO_END = evidence.RunEnd(schema=SCHEMA, interruption="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ def _of_log(
 ) -> LoadedEvidence:
     plan, records, verdict = evidence.unpack(evidence.lines_of(blocks), source)
     claims = Claims(plan=plan, records=records, attempt=verdict.attempt, folder=folder)
-    end = evidence.RunEnd(schema=1, interruption=verdict.interruption, end=verdict.end)
+    end = evidence.RunEnd(schema=SCHEMA, interruption=verdict.interruption, end=verdict.end)
     return _loaded(claims, keys, end)
 
 
@@ -195,7 +195,7 @@ def _of_folder(folder: Path, keys: Sequence[PublicKey]) -> LoadedEvidence:
         end = evidence.read_run_end(folder)
     else:
         reason = "the coordinator never finished: the evidence has no checksums"
-        end = evidence.RunEnd(schema=1, interruption=reason)
+        end = evidence.RunEnd(schema=SCHEMA, interruption=reason)
     loaded = _loaded(claims, keys, end)
     tools = {step.id: step.tool for step in loaded.plan.steps}
     version = loaded.plan.version

@@ -23,6 +23,10 @@ _PARTS: Mapping[str, str] = {
     "{place}": r"[\w./-]{1,255}:\d{1,6}",
     "{xid}": r"NVRM: Xid \(PCI:(?P<gpu>[0-9a-fA-F:.]{7,20})"
     r"(?: GPU-I:\d{1,3})?(?: GPU-CI:\d{1,3})?\): ",
+    "{crash}": r"Kernel panic - not syncing: [^\n\]]{0,80}"
+    r"|(?:Oops|Internal error|general protection fault|invalid opcode)[:,] [^\n\[]{0,80}"
+    r"\[#\d{1,4}\]"
+    r"|Watchdog detected hard LOCKUP on cpu \d{1,4}",
 }
 
 

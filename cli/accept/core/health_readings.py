@@ -278,6 +278,11 @@ class Reading:
     adapt = staticmethod(_valid)
 
     @property
+    def events(self) -> tuple[Event, ...]:
+        """Return the events of the kernel log; none if it could not be read."""
+        return self.log.events if self.log else ()
+
+    @property
     def reports_xids(self) -> bool:
         """Return True if the Xids of all GPUs are in the kernel log, or known to the watcher."""
         return any(source is not None and not source.blind for source in (self.log, self.watch))

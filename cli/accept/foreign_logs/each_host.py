@@ -21,24 +21,8 @@ _RULE = re.compile(rb"-{8,}")
 _NAMES = re.compile(rb"[\w.,\[\]-]{1,4000}(?: \(\d{1,6}\))?")
 #: Upper limit of what is read, in bytes.
 _MOST = 256 << 20
-
-
 #: Programs that begin their own lines in this way.
-_PROGRAMS = frozenset(
-    (
-        "bash",
-        "clush",
-        "error",
-        "pdsh",
-        "salloc",
-        "sh",
-        "slurmstepd",
-        "srun",
-        "ssh",
-        "sudo",
-        "warning",
-    )
-)
+_PROGRAM = re.compile("bash|clush|error|pdsh|salloc|sh|slurmstepd|srun|ssh|sudo|warning")
 #: Share of the lines at the start that may be of no host.
 _MAX_OTHERS = 0.1
 
@@ -85,9 +69,8 @@ def read(
 
 def _unknown(file: str, lines: Sequence[bytes]) -> Report:
     """Return the report of a host whose output shows nothing, such as a command that failed."""
-    text = plain(
-        next((line for line in lines if line.strip()), b"").decode("utf-8", "replace"), 100
-    )
+    first = next((line for line in lines if line.strip()), b"")
+    text = plain(first.decode("utf-8", "replace"), 100)
     return Report(
         file=file,
         kind=ReportKind.NVIDIA_SMI,
@@ -120,7 +103,7 @@ def _by_prefix(lines: Iterable[bytes]) -> Iterator[tuple[tuple[str, ...], bytes]
     for line in lines:
         found = _PREFIX.match(line)
         host = found[1].decode() if found else ""
-        if found and host not in _PROGRAMS:
+        if found and not _PROGRAM.fullmatch(host):
             yield (host,), line[found.end() :]
         elif line.strip() and not found:
             yield (), line

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from accept.config import resources
@@ -114,14 +115,14 @@ _BATCH = 5000
 
 
 @cache
-def _read_messages() -> Callable[[bytes], dict[str, Any]]:
-    """Return the function of a run's program that reads lines in the form of dmesg."""
+def _program() -> ModuleType:
+    """Return the program of a run that reads lines in the form of dmesg."""
     folder = str(resources.launchers() / "programs")
     if folder not in sys.path:
         sys.path.append(folder)
-    from health_host import read_messages
+    import health_host
 
-    return read_messages
+    return health_host
 
 
 def is_kernel_log(start: bytes) -> bool:
@@ -256,9 +257,9 @@ class _HostLog:
         return max(0.0, self._wall - self._base)
 
     def _flush(self) -> None:
-        found = _read_messages()(b"\n".join(self._messages))
+        found = _program().read_messages(b"\n".join(self._messages))
         for event in found["events"]:
-            key = tuple(event.get(name) for name in ("kind", "pci", "code", "fatal", "words"))
+            key = _program().identity(event)
             self._events.pop(key, None)
             self._events[key] = {**event, "stamp": self._stamps.get(event["at"], "")}
         self._messages, self._stamps = [], {}

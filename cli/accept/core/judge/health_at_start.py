@@ -258,7 +258,7 @@ def _fatal_xids() -> Set[int]:
 
 def _fatal_events(reading: Reading) -> Iterator[Event]:
     """Yield the fatal events since boot, except Xids of GPUs that were reset afterwards."""
-    events = reading.log.events if reading.log else ()
+    events = reading.events
     # A GPU that works again was reset, even if the log does not show it.
     working = {d.pci for d in reading.devices if d.levels and not d.errors}
     resets = {event.pci: event.at for event in events if event.kind == "reset"}
@@ -283,7 +283,7 @@ def _event_problems(host: str, reading: Reading, fatal: Set[Event]) -> Iterator[
     if levels and not any("recovery-action" in names for names in levels):
         advice = "; its driver does not report resets: reboot the host after a repair"
     by_device: dict[str, list[Event]] = {}
-    for event in (e for e in (reading.log.events if reading.log else ()) if e in fatal):
+    for event in (event for event in reading.events if event in fatal):
         other = "NVSwitch" if event.kind == "sxid" else "GPU"
         unnamed = f"the {other} at {event.pci}" if event.pci else "a GPU"
         by_device.setdefault(titles.get(event.pci, unnamed), []).append(event)
@@ -297,9 +297,7 @@ def _event_problems(host: str, reading: Reading, fatal: Set[Event]) -> Iterator[
 
 def _crashes(host: str, reading: Reading) -> Iterator[Problem]:
     """Yield a problem if the kernel crashed since boot: it may go on in an undefined state."""
-    events = [
-        event for event in (reading.log.events if reading.log else ()) if event.kind == "crash"
-    ]
+    events = [event for event in reading.events if event.kind == "crash"]
     texts = [f"crashed {event.when} ({plain(event.words, 80)})" for event in events[:_MAX_NAMED]]
     if texts:
         text = f"{', '.join(texts)}, and no reboot since"
